@@ -3,8 +3,17 @@ r"""Corpus: masked tokens of plain text and the order of two parts, as in the pa
     python scripts/train.py --config=configs/corpus.py:nystrom --workdir=DIR \
         --config.task.source_dir=TEXTS [--config.task.documents=blank_lines]
 
-The preset is BERT-small. `:nystrom,bert_base` is BERT-base; the paper begins its
-Nyström run of 0.25 M steps with an exact model's weights (train.init_from).
+Without a preset it is BERT-small. `:nystrom,bert_base` is BERT-base, from scratch in
+500,000 steps. The paper's Nyström run of that size takes about half of them, from the
+weights of a run of `:softmax,bert_base`:
+
+    python scripts/train.py --config=configs/corpus.py:nystrom,bert_base \
+        --config.task.source_dir=TEXTS --config.task.tokenizer=EXACT/tokenizer.json \
+        --config.train.init_from=EXACT --config.train.num_steps=250000 --workdir=DIR
+
+A tenth of the documents is for validation, and a tenth for test, which the paper does
+not have.
+
 `:nystrom,bert_base,seq1024` goes on from 512 tokens to 1,024 (supplement C):
 
     python scripts/train.py --config=configs/corpus.py:nystrom,bert_base,seq1024 \

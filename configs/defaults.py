@@ -1,10 +1,14 @@
-"""How a config is made: the defaults, a task's paper settings, and presets.
+"""How a config is made: the defaults, a task's settings, and presets.
 
 `--config=FILE:ARG` takes an attention and presets, separated by commas, as in
 `configs/listops.py:nystrom,quick`. Presets are applied from left to right, but `quick`,
 which is for two CPU cores, is always the first. A file may define "quick,NAME", which
 then takes the place of NAME beside `quick`. `smoke`, which every task has, is always
-the last: 20 steps that show whether all of it works.
+the last: 20 steps that show whether all of it works. Beside `quick` the data are small,
+too.
+
+What a config has without a preset is called "paper"; for a task that no paper has it is
+ours, and its file says so.
 
 Settings are named as on the command line: "train.seed" is --config.train.seed, and
 `train(seed=1)` is {"train.seed": 1}. To see all that a config comes to:
@@ -83,9 +87,10 @@ def make_config(
     """Makes the config of one task.
 
     Args:
-      arg: an attention and presets; by default nystrom as in the paper.
+      arg: an attention and presets; by default nystrom without a preset.
       task: a name in TASKS.
-      settings: of the paper, where they differ from the dataclasses' defaults.
+      settings: of the paper, or ours for a task that it does not have, where they
+        differ from the dataclasses' defaults.
       presets: name -> settings. Settings of an attention apply if it has the option.
 
     Raises:

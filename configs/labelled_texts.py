@@ -5,8 +5,8 @@ r"""Labelled texts of your own: train.csv with the columns text and label.
 
 FOLDER holds train.csv or train.tsv and, if there are, validation and test. A tenth of
 train is drawn for test if it is not there, then a tenth of the rest for validation.
-The model is Text's; with many examples take more steps. `:nystrom,quick` is for two CPU
-cores. Tokens are bytes.
+The model is Text's; the rate and the number of steps are ours: with many examples take
+more steps. `:nystrom,quick` is for two CPU cores. Tokens are bytes.
 
 `:nystrom,subwords` is fine-tuned from a run of `configs/corpus.py`, on its sub-words:
 
@@ -22,7 +22,7 @@ run. Both take four epochs, however many examples there are.
 from configs.defaults import make_get_config, optimizer, train
 from configs.text import QUICK, QUICK_SUBWORDS, SUBWORDS
 
-PAPER = optimizer(learning_rate=1e-3, warmup_steps=100) | train(
+BASE = optimizer(learning_rate=1e-3, warmup_steps=100) | train(
     batch_size=32, num_steps=5_000, eval_every=250, checkpoint_every=250
 )
 # How many examples there are is not known, so validation comes every hundred steps.
@@ -32,4 +32,4 @@ PRESETS = {
     "subwords": SUBWORDS | EVERY_100_STEPS,
     "quick,subwords": QUICK_SUBWORDS | EVERY_100_STEPS,
 }
-get_config = make_get_config("labelled_texts", PAPER, PRESETS)
+get_config = make_get_config("labelled_texts", BASE, PRESETS)

@@ -8,7 +8,7 @@ Not in the paper: the settings are those of Pathfinder at a sixteenth of the bat
 
 from configs.defaults import AS_PUBLISHED, make_get_config, model, optimizer, train
 
-PAPER = optimizer(warmup_steps=312) | train(
+BASE = optimizer(warmup_steps=312) | train(
     batch_size=16, num_steps=62_400, eval_every=3_120, checkpoint_every=3_120
 )
 GPU = model(dtype="bfloat16", remat="block") | train(batch_size=32)
@@ -22,4 +22,4 @@ PRESETS = {
     "gpu": GPU,
     "as_published": AS_PUBLISHED | {"model.ignore_id": 0},  # black
 }
-get_config = make_get_config("pathx", PAPER, PRESETS)
+get_config = make_get_config("pathx", BASE, PRESETS)

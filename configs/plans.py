@@ -128,7 +128,7 @@ PLANS: dict[str, dict[str, Any]] = {
         ),
     },
     # How many pairs of keys and values each attention finds again, by its size: 66
-    # settings, minutes a run on two CPU cores.
+    # settings, about a minute a run on a CPU core.
     "recall": {
         "tasks": ("recall",),
         "preset": "quick",

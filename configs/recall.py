@@ -2,6 +2,8 @@
 
     python scripts/train.py --config=configs/recall.py:nystrom,quick --workdir=DIR
 
+The settings are ours, not those of Zoology.
+
 256 tokens without a preset, 1,024 with `medium`, 4,096 with `long`, for an accelerator;
 none of these has been run. `quick` is for two CPU cores, 192 tokens.
 
@@ -31,7 +33,7 @@ SIZE_64 = {
     **attention(window=64, block_size=64, bucket_size=64),
 }
 # One convolution for all attentions, in front of their projections; none of their own.
-PAPER = {
+BASE = {
     **objective(name="positions"),
     **model(dropout_rate=0.0, short_conv=3),
     **attention(conv_kernel_size=0),
@@ -81,4 +83,4 @@ ONE_QUERY = {
     **train(batch_size=64, num_steps=500, eval_every=100, checkpoint_every=500),
 }
 PRESETS = {"quick": QUICK, "medium": MEDIUM, "long": LONG, "one_query": ONE_QUERY}
-get_config = make_get_config("recall", PAPER, PRESETS)
+get_config = make_get_config("recall", BASE, PRESETS)

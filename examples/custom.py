@@ -77,12 +77,19 @@ class Average(Attention):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Words(Text):
-    """IMDb's reviews, word by word. Text's options but `tokenizer`, `num_bytes`."""
+    """IMDb's reviews, word by word: the first `max_length` words of each."""
 
     name: ClassVar[str] = "words"
     data_version: ClassVar[str] = "1.0.0"  # Raise it whenever the tokens change.
     vocab_size: ClassVar[int] = 2**13
     max_length: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(
+            self.num_bytes is None and self.tokenizer is None,
+            "num_bytes and tokenizer are for Text: leave them out",
+        )
 
     def token_id(self, word: str) -> int:
         """The id of a word, from 1 to vocab_size - 1, since 0 is the padding."""

@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 import tarfile
 import urllib.request
 import zlib
@@ -91,11 +92,17 @@ def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
     path = find([*archive.folders, *archive.names], place)
     if not path and source_dir and _is_source(archive, place):
         path = place
+    is_downloadable = bool(archive.md5) and not source_dir
     if not path and archive.dataset:
-        path = find_tfds(archive.dataset, source_dir)
+        try:
+            path = find_tfds(archive.dataset, source_dir)
+        except DataError as error:
+            if not is_downloadable:
+                raise
+            print(f"{error}; {archive.url} is downloaded instead", file=sys.stderr)
     if path:
         return path
-    if source_dir or not archive.md5:
+    if not is_downloadable:
         raise DataError(
             f"{place} has neither {archive.folders[-1]} nor {archive.name}: get "
             f"{archive.url} and put or unpack it there, or name the folder that holds "

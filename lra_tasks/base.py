@@ -17,7 +17,7 @@ from lra_tasks.archives import Archive, obtain
 from lra_tasks.errors import DataError
 from lra_tasks.options import check_option_types
 from lra_tasks.paths import PathLike, get_root, local_path
-from lra_tasks.split import NO_LABEL, SPLITS, Split, remove_overlap, split_off
+from lra_tasks.split import NO_LABEL, SPLITS, Split, hold_out, remove_overlap
 from lra_tasks.subwords import Vocabulary, open_vocabulary, to_tuples
 
 # A split; or, for data made one by one, pairs of an example's tokens and its label.
@@ -56,7 +56,7 @@ class Task:
     # An example has one or two sequences, and a sequence one or two texts.
     num_inputs: ClassVar[int] = 1
     num_texts: ClassVar[int] = 1
-    # So many tokens of an example have a label of their own; 0: the example has one.
+    # At most so many tokens of an example have a label; 0: the example has one.
     num_labels: ClassVar[int] = 0
     # Whether the label says that the two texts of an example are in their order.
     label_is_order: ClassVar[bool] = False
@@ -67,11 +67,10 @@ class Task:
     zero_is_padding: ClassVar[bool] = True
     # Rows that stay on disk are read when a step needs them.
     stays_on_disk: ClassVar[bool] = False
-    # A task may have more splits to test on, behind these three.
+    # A task may have more splits to test on, behind these three: test_NAME.
     splits: ClassVar[tuple[str, ...]] = SPLITS
-    # For a split that is not published, a tenth of each class of train is held out, or
-    # of what is left of it: first for test, then for validation. This seed decides
-    # which examples.
+    # For a split that is not published, a tenth of each class of train is drawn with
+    # this seed, or of what is left of it: first for test, then for validation.
     seed: ClassVar[int] = 0
 
     # "byte" or the path of a tokenizer.json, in tasks of sub-words.
@@ -196,9 +195,8 @@ class Task:
         Returns:
           The examples of each split.
         """
-        splits = self.make_splits(self.find_source(data_dir))
-        for name in sorted(set(self.splits) - set(splits)):
-            splits["train"], splits[name] = split_off(splits["train"], self.seed)
+        published = self.make_splits(self.find_source(data_dir))
+        splits = hold_out(self.name, published, self.splits, seed=self.seed)
         return remove_overlap(self.name, splits)
 
     def make_splits(self, source: Path) -> dict[str, Split]:
@@ -247,13 +245,15 @@ class Task:
 
     def source_files(self) -> Iterable[Path]:
         """Finds the files of `source_dir` whose change makes other data."""
-        # With a source_dir the folder of prepared data is not looked at.
-        source = self.find_source(Path())
+        if not self.source_dir:
+            return []
+        source = self.find_source(Path())  # It looks into source_dir alone.
         paths = source.glob(self.files) if self.files else []
         # macOS leaves .DS_Store and ._train.csv beside the files.
         files = [path for path in paths if not path.name.startswith(".")]
-        if self.archive:
-            files.append(source)
+        # A packed archive, or the folder of TFDS's dataset, stands for its files.
+        if self.archive and not files:
+            files = [source]
         return files
 
     def cache_key(self) -> dict[str, Any]:

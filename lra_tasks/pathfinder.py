@@ -102,8 +102,8 @@ class Pathfinder(Task):
             return None
         name = FOLDERS[self.difficulty]
         folders = [f"{above}pathfinder{self.resolution}/{name}" for above in UNPACKED]
-        # A folder of another difficulty has the same content, so it is not taken for
-        # this one under a new name.
+        # A renamed folder is recognised by metadata/. One that has the name of another
+        # difficulty is not renamed: its pictures are that difficulty's.
         is_named = Path(self.source_dir).name in FOLDERS.values()
         return Archive(
             LRA_RELEASE,

@@ -78,7 +78,9 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
             sequences = [tokens] if len(names) == 1 else tokens
             for name, sequence in zip(names, sequences, strict=True):
                 record[name] = _check_tokens(self.task, split, sequence)
-            record[label_name(self.task)] = _check_labels(self.task, split, label)
+            record[label_name(self.task)] = _check_labels(
+                self.task, split, label, num_tokens=len(record[names[0]])
+            )
             yield keyed_record
 
     def _create_builder_config(self, builder_config: Any, version: Any) -> Any:
@@ -113,17 +115,41 @@ def _check_tokens(task: Task, split: str, tokens: Any) -> np.ndarray:
             f"{task.name}: {split} has the token id {misfit}: "
             f"vocab_size={task.vocab_size} has 0 to {task.vocab_size - 1}"
         )
-    return ids.astype(task.dtype)
+    # Text has 257 ids in uint8, since no text has the largest one.
+    tokens = ids.astype(task.dtype)
+    if not np.array_equal(tokens, ids):
+        raise DataError(
+            f"{task.name}: {split} has the token id {ids.max()}, which is too large "
+            f"for {tokens.dtype}: override the property dtype"
+        )
+    return tokens
 
 
-def _check_labels(task: Task, split: str, label: Any) -> np.ndarray:
+def _check_labels(task: Task, split: str, label: Any, *, num_tokens: int) -> np.ndarray:
     """Returns the label of an example, or those of its tokens, as int32.
 
     Raises:
-      DataError: for a label that is no class. TFDS itself takes -1 for any class.
+      DataError: for a label that is no class, where TFDS itself takes -1 for any class;
+        or if there is not one for each token, or more than num_labels of them.
     """
     labels = np.asarray(label)
-    known = labels[labels != NO_LABEL] if task.num_labels else labels
+    if labels.size and labels.dtype.kind not in "iub":
+        raise DataError(
+            f"{task.name}: {split} has labels of {labels.dtype}: they must be integers"
+        )
+    known = labels
+    if task.num_labels:
+        if labels.shape != (num_tokens,):
+            raise DataError(
+                f"{task.name}: {split} has labels of shape {labels.shape} for "
+                f"{num_tokens} tokens: give each token one, {NO_LABEL} for none"
+            )
+        known = labels[labels != NO_LABEL]
+        if len(known) > task.num_labels:
+            raise DataError(
+                f"{task.name}: {split} has {len(known)} labels in a sequence, over "
+                f"num_labels={task.num_labels}: raise num_labels"
+            )
     misfit = _find_misfit(known, task.num_classes)
     if misfit is not None:
         raise DataError(

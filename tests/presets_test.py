@@ -1,4 +1,4 @@
-"""Presets beside the paper's on the LRA (defaults_test), written out as published.
+"""The settings of each task without a preset or as published, written out.
 
 Each table has every key that its preset changes: a change that is not in it fails.
 """
@@ -162,3 +162,82 @@ def test_pathx_is_pathfinder_at_a_sixteenth_of_the_batch():
     }
     gpu = {**model(dtype="bfloat16", remat="block"), **train(batch_size=32)}
     check_settings("pathx", "gpu", gpu)
+
+
+@pytest.mark.parametrize("preset", ["as_published", "gpu,as_published"])
+def test_pathx_as_published_is_pathfinder_as_published(preset):
+    published = {
+        **model(pooling="padded_mean", ignore_id=0),
+        **attention(landmark_padding="count", pinv_init="per_batch"),
+        "optimizer.cycle_b1": True,
+    }
+    base = preset.replace("as_published", "")
+    check_settings("pathx", preset, published, base=base)
+
+
+# No paper has trained these models on these tasks, so the settings are ours.
+BASE = {
+    "recall": {
+        **SETTINGS_OF_ALL_TASKS,
+        **objective(name="positions"),
+        **model(dropout_rate=0.0, short_conv=3),
+        **optimizer(learning_rate=2e-3, warmup_steps=50, decay="none"),
+        **train(batch_size=64, num_steps=4_000, eval_every=500, checkpoint_every=500),
+    },
+    "labelled_texts": {
+        **SETTINGS_OF_ALL_TASKS,
+        **optimizer(learning_rate=1e-3, warmup_steps=100),
+        **train(batch_size=32, num_steps=5_000, eval_every=250, checkpoint_every=250),
+    },
+}
+TASK_SETTINGS_OF_BASE = {
+    "recall": {
+        "max_length": 256,
+        "num_pairs": 64,
+        "num_keys": 128,
+        "num_values": 128,
+        "num_distractors": 16,
+        "num_queries": 64,
+        "num_train": 64_000,
+        "num_validation": 2_000,
+        "num_test": 2_000,
+        "seed": 0,
+    },
+    "labelled_texts": {
+        "max_length": 1_024,
+        "labels": "0,1",
+        "text_column": "text",
+        "label_column": "label",
+        "num_bytes": None,
+        "tokenizer": None,
+        "seed": 0,
+    },
+}
+ATTENTION_OPTIONS_OF_RECALL = {
+    "nystrom": {"num_landmarks": 64, "conv_kernel_size": 0},
+    "linformer": {"projection_dim": 64},
+    "performer": {"num_features": 64},
+    "reformer": {"bucket_size": 64},
+    "longformer": {"window": 64},
+    "bigbird": {"block_size": 64},
+}
+
+
+@pytest.mark.parametrize("task", BASE)
+def test_base_has_the_settings_of_the_runs_on_a_task_without_a_paper(task):
+    settings = flat(task, "")
+    groups = ("model", "optimizer", "train", "objective")
+    assert settings_of(settings, *groups) == BASE[task]
+    common = {"name": task, "data_dir": None, "source_dir": None}
+    expected = {**common, **TASK_SETTINGS_OF_BASE[task]}
+    assert settings_of(settings, "task") == {
+        f"task.{key}": value for key, value in expected.items()
+    }
+
+
+@pytest.mark.parametrize("name", ATTENTION_OPTIONS)
+def test_recall_has_one_size_for_all_attentions_and_no_convolution_of_v(name):
+    changes = ATTENTION_OPTIONS_OF_RECALL.get(name, {})
+    assert settings_of(flat("recall", name), "attention") == attention(
+        name=name, by_layer=None, **(ATTENTION_OPTIONS[name] | changes)
+    )

@@ -1,4 +1,4 @@
-"""The presets `quick`, with which the recorded results were trained.
+"""The presets `quick`, and those of Recall, with which results were trained.
 
 Each table has every key that its preset changes: a change that is not in it fails.
 """
@@ -45,6 +45,12 @@ QUICK = {
         **optimizer(learning_rate=1e-3, warmup_steps=100),
         **train(batch_size=32, num_steps=1_000, eval_every=250, checkpoint_every=500),
     },
+    # It only shows that all of it runs.
+    "pathx": {
+        "task.num_examples": 100,
+        **optimizer(learning_rate=1e-3, warmup_steps=5),
+        **train(batch_size=2, num_steps=20, eval_every=10, checkpoint_every=20),
+    },
     "recall": {
         "task.max_length": 192,
         "task.num_pairs": 16,
@@ -89,6 +95,13 @@ OTHER_ATTENTIONS = {
         "bigbird.block_size": 16,
         "reformer.bucket_size": 32,
     },
+    "recall": {
+        "linformer.projection_dim": 16,
+        "performer.num_features": 16,
+        "longformer.window": 16,
+        "bigbird.block_size": 16,
+        "reformer.bucket_size": 16,
+    },
     "corpus": {
         "linformer.projection_dim": 16,
         "longformer.window": 16,
@@ -114,6 +127,46 @@ def test_quick_makes_short_sequences_long_for_every_attention(task):
     for path, value in OTHER_ATTENTIONS[task].items():
         name, _, option = path.partition(".")
         assert flat(task, f"{name},quick")[f"attention.{option}"] == value
+
+
+RECALL = {
+    "medium": {
+        "task.max_length": 1_024,
+        "task.num_pairs": 256,
+        "task.num_keys": 512,
+        "task.num_queries": 256,
+        **train(num_steps=8_000),
+    },
+    "long": {
+        "task.max_length": 4_096,
+        "task.num_pairs": 1_024,
+        "task.num_keys": 2_048,
+        "task.num_queries": 1_024,
+        "task.num_train": 16_000,
+        "task.num_validation": 500,
+        "task.num_test": 500,
+        **train(batch_size=32, num_steps=8_000),
+    },
+    "one_query": {
+        "task.max_length": 33,
+        "task.num_pairs": 16,
+        "task.num_keys": 32,
+        "task.num_values": 16,
+        "task.num_queries": 1,
+        "task.num_train": 32_000,
+        "task.num_validation": 1_000,
+        "task.num_test": 1_000,
+        "objective.name": "classification",
+        "model.pooling": "last",
+        **attention(num_landmarks=8),
+        **train(batch_size=64, num_steps=500, eval_every=100, checkpoint_every=500),
+    },
+}
+
+
+@pytest.mark.parametrize("preset", RECALL)
+def test_presets_of_recall_change_its_data_and_steps(preset):
+    check_settings("recall", preset, RECALL[preset])
 
 
 def test_quick_pretraining_goes_on_at_twice_the_length():

@@ -67,6 +67,7 @@ def test_prepare_data_makes_what_a_config_reads(prepare, tmp_path):
 
 TEXT = f"--config={ROOT}/configs/text.py"
 LABELLED = f"--config={ROOT}/configs/labelled_texts.py"
+CUSTOM = f"{ROOT}/examples/custom.py"
 BAD = [
     ([], "give either --task or --config"),
     (["--task=text", TEXT], "give either --task or --config"),
@@ -80,7 +81,10 @@ BAD = [
         "source_dir must name the folder that has train.csv",
     ),
     # The task of the file is known. Its archive is missing.
-    ([f"--load={ROOT}/examples/custom.py", "--task=words"], "words: "),
+    ([f"--load={CUSTOM}", "--task=words"], "words: "),
+    # `encode` of that task has no use for these options of Text.
+    ([f"--config={CUSTOM}", "--config.task.num_bytes=9"], "words: num_bytes and token"),
+    ([f"--config={CUSTOM}", "--config.task.tokenizer=byte"], "tokenizer are for Text"),
 ]
 
 

@@ -153,6 +153,29 @@ def test_find_tfds_takes_the_newest_version_and_refuses_tfrecord(tmp_path, monke
         find_tfds("toy/plain", None)
 
 
+def test_obtain_downloads_an_archive_in_the_place_of_tfrecord(
+    tmp_path, monkeypatch, capsys
+):
+    folder = tmp_path / "tfds/toy/1.0.0"
+    write(folder, {"dataset_info.json": b"{}", "x.tfrecord-0": b""})
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
+    with serve(NOISE) as (url, requests):
+        archive = dataclasses.replace(archive_at(url), dataset="toy")
+        path = obtain(archive, tmp_path, None)
+    assert path == tmp_path / "toy.tar.gz"
+    assert len(requests) == 1
+    line = capsys.readouterr().err
+    assert f"{folder} is not in array_record files" in line
+    assert f"; {archive.url} is downloaded instead" in line
+
+    # Without a download the conversion is what helps.
+    path.unlink()
+    too_large = dataclasses.replace(archive, md5=None)
+    for other, source_dir in ((archive, f"{tmp_path}/tfds"), (too_large, None)):
+        with pytest.raises(DataError, match="is not in array_record files"):
+            obtain(other, tmp_path, source_dir)
+
+
 def test_find_tfds_says_where_a_conversion_runs(tmp_path):
     folder = tmp_path / "toy/1.0.0"
     write(folder, {"dataset_info.json": b"{}", "x.tfrecord-0": b""})

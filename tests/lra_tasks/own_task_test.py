@@ -8,7 +8,8 @@ import pytest
 
 from lra_tasks.base import Task
 from lra_tasks.errors import DataError
-from lra_tasks.split import NO_LABEL, Split, pad
+from lra_tasks.split import NO_LABEL, SPLITS, Split, pad
+from lra_tasks.text import TextTask
 
 ROWS = {
     "train": [[1, 2], [3, 4, 5], [6]],
@@ -114,6 +115,8 @@ def test_the_largest_token_and_label_are_kept(tmp_path):
         # TFDS takes a label of -1 for one that is not known.
         ({"label": -1}, "has the label -1: num_classes=2 has 0 to 1"),
         ({"label": 2}, "has the label 2: num_classes=2 has 0 to 1"),
+        # As int32 it would be 0, which is a class.
+        ({"label": 0.5}, "train has labels of float64: they must be integers"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, attributes, message):
@@ -124,12 +127,101 @@ def test_what_does_not_fit_is_refused(tmp_path, attributes, message):
     assert not task.folder(tmp_path).exists()
 
 
-def test_a_label_of_a_token_is_refused_too(tmp_path):
-    class TwoTags(Tags):
+def test_labels_may_be_truth_values(tmp_path):
+    assert own_task(label=True).load("train", tmp_path).labels.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"num_classes": 2}, "has the label 2: num_classes=2 has 0 to 1"),
+        # The objective would read two of the three.
+        ({"num_labels": 2}, "has 3 labels in a sequence, over num_labels=2: raise"),
+    ],
+)
+def test_labels_of_tokens_that_do_not_fit_are_refused(tmp_path, attributes, message):
+    task = type("OtherTags", (Tags,), attributes)()
+    with pytest.raises(DataError, match=message):
+        task.load("train", tmp_path)
+    assert not task.folder(tmp_path).exists()
+
+
+@pytest.mark.parametrize("labels", [[0], [0, 1, 0], 1])
+def test_each_token_needs_a_label_where_tokens_have_them(tmp_path, labels):
+    class Yields(Tags):
+        def make(self, data_dir, folder):
+            return {name: [([1, 2], labels)] for name in SPLITS}
+
+    with pytest.raises(DataError, match="for 2 tokens: give each token one, -1 for"):
+        Yields().load("train", tmp_path)
+    assert not Yields().folder(tmp_path).exists()
+
+
+def test_an_id_that_the_bytes_of_a_text_do_not_have_is_refused(tmp_path):
+    class OwnIds(TextTask):
+        """Its vocab_size is Text's, 257, whose tokens are uint8."""
+
+        name = "own_ids"
+        data_version = "1.0.0"
         num_classes = 2
 
-    with pytest.raises(DataError, match="has the label 2: num_classes=2 has 0 to 1"):
-        TwoTags().load("train", tmp_path)
+        def make(self, data_dir, folder):
+            return {name: [([1, 256], 1)] for name in SPLITS}
+
+    # As uint8 it would be 0, which is padding.
+    with pytest.raises(DataError, match="has the token id 256, which is too large for"):
+        OwnIds(max_length=2).load("train", tmp_path)
+
+
+def split_with(row):
+    return Split(np.array([[row]]), np.array([1], np.int32), np.array([0], np.int32))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoTests(Task):
+    """A further test split has the same row as train."""
+
+    name: ClassVar[str] = "two_tests"
+    data_version: ClassVar[str] = "1.0.0"
+    vocab_size: ClassVar[int] = 10
+    num_classes: ClassVar[int] = 1
+    further: ClassVar[str] = "test_ood"
+    splits: ClassVar[tuple[str, ...]] = (*SPLITS, "test_ood")
+    max_length: int = 1
+
+    def make_splits(self, source):
+        train = split_with(1).concatenate(split_with(2))
+        return {
+            "train": train,
+            "validation": split_with(3),
+            "test": split_with(4),
+            self.further: split_with(2),
+        }
+
+
+def test_a_further_test_split_shares_no_example_with_train(tmp_path):
+    assert TwoTests().load("train", tmp_path).inputs.tolist() == [[1]]
+    assert TwoTests().load("test_ood", tmp_path).inputs.tolist() == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        # It would be compared with no split, and no run would be tested on it.
+        (
+            {"splits": (*SPLITS, "ood"), "further": "ood"},
+            "splits is .*'ood'.*: begin it with .*, and each further name with test_",
+        ),
+        ({"splits": ("train", "test", "test_ood")}, "splits is .*: begin it with"),
+        # Without it a tenth of train would be held out.
+        ({"further": "val"}, "make_splits returns val, but .* splits is .*: rename it"),
+    ],
+)
+def test_splits_of_other_names_are_refused(tmp_path, attributes, message):
+    task = type("OtherNames", (TwoTests,), attributes)()
+    with pytest.raises(DataError, match=message):
+        task.load("train", tmp_path)
+    assert not task.folder(tmp_path).exists()
 
 
 def test_a_vocabulary_that_uint16_cannot_number_is_refused():

@@ -95,6 +95,14 @@ def test_markers_are_where_and_on_what_the_labels_say(hard):
     np.testing.assert_array_equal(labels, begin_contour == end_contour)
 
 
+def test_of_five_distractors_1_2_find_a_place(hard):
+    _, _, growth, _ = hard
+    assert growth.has_distractor.shape == (2_000, 5)
+    # The mean over 2,000 pictures varies by 0.02 between seeds.
+    mean = growth.has_distractor.sum(axis=1).mean()
+    assert mean == pytest.approx(1.2, abs=0.06)
+
+
 def test_no_two_tips_share_a_pixel():
     # Pictures 546 and 732 of seed 0 did: a marker there lies on both contours.
     _, _, growth, _ = trace(0, [546, 732])
@@ -144,11 +152,11 @@ def test_generate_is_the_same_on_every_machine():
 
 # Linsley et al. in the sizes of Long Range Arena: paddle length, thickness, margins,
 # distance of the seeds, radius of a marker, continuity, ink of contours, and of all
-# distractors the paddles.
+# distractors the ink and the paddles.
 PUBLISHED = {
-    32: (2, 0.5, (1,), 7, 1.5, 1.0, 1.5, 20),
-    64: (5, 1.0, (1,), 12, 2.5, 1.8, 0.8, 22),
-    128: (5, 1.5, (2, 3), 20, 3.0, 1.8, 0.9, 35),
+    32: (2, 0.5, (1,), 7, 1.5, 1.0, 1.5, 2.0, 20),
+    64: (5, 1.0, (1,), 12, 2.5, 1.8, 0.8, 0.8, 22),
+    128: (5, 1.5, (2, 3), 20, 3.0, 1.8, 0.9, 0.9, 35),
 }
 
 
@@ -164,7 +172,17 @@ def test_settings_are_the_published_ones(resolution):
             settings.marker_radius,
             settings.continuity,
             settings.contour_contrast,
+            settings.distractor_contrast,
             settings.distractor_paddles,
         ) == PUBLISHED[resolution]
         assert settings.contour_length == length
         assert settings.distractor_length == length // 3
+
+
+@pytest.mark.parametrize(("resolution", "tries"), [(32, 1), (64, 5), (128, 5)])
+def test_a_distractor_has_as_many_tries_as_the_public_statistics_ask_for(
+    resolution, tries
+):
+    """The published generator says five, but its pictures at 32 have fewer of them."""
+    for difficulty in ("easy", "intermediate", "hard"):
+        assert get_settings(resolution, difficulty).distractor_tries == tries

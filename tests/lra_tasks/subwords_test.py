@@ -1,4 +1,8 @@
-"""Vocabularies: rows of one text or two, and texts as token ids."""
+"""Vocabularies: how they are learnt, rows of one text or two, texts as token ids."""
+
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -38,6 +42,26 @@ def test_rows_of_many_texts_are_each_of_its_own():
     assert rows.shape == (2_100, 16)
     for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         assert vocabulary.decode(row[:length]) == f"[CLS] {number} [SEP]"
+
+
+# Many pairs of letters are equally frequent, so that ties decide what is learnt.
+TRAIN = """
+import itertools, pathlib, sys
+from lra_tasks import subwords
+texts = ["".join(letters) for letters in itertools.permutations("abcdef", 4)]
+subwords.train(texts * 5, 320, pathlib.Path(sys.argv[1]))
+"""
+
+
+def test_train_writes_the_same_file_in_every_process(tmp_path):
+    """A resumed run learns its vocabulary again where its data are gone."""
+    contents = []
+    for num_threads in ("1", "4"):
+        path = tmp_path / f"{num_threads}.json"
+        env = {**os.environ, "RAYON_NUM_THREADS": num_threads}
+        subprocess.run([sys.executable, "-c", TRAIN, str(path)], env=env, check=True)
+        contents.append(path.read_bytes())
+    assert contents[0] == contents[1]
 
 
 def test_encode_takes_the_name_of_a_special_token_as_text(tmp_path):
