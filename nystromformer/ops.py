@@ -27,13 +27,17 @@ def zero_masked(x: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Writes zeros where the mask is False; a product with the mask would keep NaN.
 
     Args:
-      x: any shape.
+      x: any shape and dtype.
       mask: bool, of the shape of x's first axes; None leaves x as it is.
+
+    Returns:
+      An array of x's shape and dtype.
     """
     if mask is None:
         return x
     mask = jnp.expand_dims(mask, range(mask.ndim, x.ndim))
-    return jnp.where(mask, x, 0)
+    # A plain 0 would make integers of bools.
+    return jnp.where(mask, x, jnp.zeros_like(x, shape=()))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
