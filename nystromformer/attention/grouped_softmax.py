@@ -25,7 +25,8 @@ from nystromformer.ops import at_least_float32, dropout
 MAX_SCORES = 2**27
 # The number of scores that stay in the cache of a CPU.
 CPU_SCORES = 2**19
-# The most queries of a block on a CPU, for long sequences.
+# The most queries of a block on a CPU. Up to twice as many stay together, if their
+# scores fit into the cache.
 CPU_BLOCK = 128
 
 
@@ -59,7 +60,7 @@ def choose_group_sizes(query_shape: tuple[Any, ...], num_keys: int) -> GroupSize
         return GroupSizes(sequences=None, heads=None, queries=max(1, num_queries))
 
     num_queries = max(1, length)
-    if length > 2 * CPU_BLOCK:
+    if length > 2 * CPU_BLOCK or length * num_keys > CPU_SCORES:
         num_queries = max(1, min(CPU_BLOCK, CPU_SCORES // num_keys))
     heads_in_cache = CPU_SCORES // (num_queries * num_keys)
     sequences_in_cache = max(1, heads_in_cache // num_heads)
@@ -290,5 +291,5 @@ def _attend_block(
         scale=query.shape[-1] ** -0.5,
         drop=functools.partial(dropout, rate=dropout_rate, rng=rng),
         precision=precision,
-        is_block=is_one_of_many,
+        is_one_of_many=is_one_of_many,
     )
