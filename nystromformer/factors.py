@@ -75,7 +75,7 @@ def nystrom_kernels(
         mask,
         num_landmarks=num_landmarks,
         landmark_padding=landmark_padding,
-        landmarks=functools.partial(LANDMARKS[landmarks], seed=landmark_seed),
+        make_landmarks=functools.partial(LANDMARKS[landmarks], seed=landmark_seed),
         cross_attention=cross_attention,
     )
     f = softmax_matrix(query, key_landmarks, exists)

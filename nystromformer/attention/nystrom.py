@@ -119,6 +119,11 @@ class NystromAttention(Attention):
         check_range("num_landmarks", num_landmarks, 1)
         check_range("num_pinv_iters", num_pinv_iters, 0)
         check_kernel_size("conv_kernel_size", conv_kernel_size)
+        if conv_kernel_size > 0 and self.cross_attention:
+            raise ValueError(
+                f"conv_kernel_size={conv_kernel_size} needs self-attention: take "
+                "conv_kernel_size=0 with cross_attention=True"
+            )
         check_choice("landmark_padding", landmark_padding, LANDMARK_PADDINGS)
         check_choice("landmarks", landmarks, LANDMARKS)
         check_choice("pinv", pinv, PINVS)
@@ -153,11 +158,6 @@ class NystromAttention(Attention):
         precision: jax.lax.PrecisionLike,
         kernel: jax.Array | None = None,
     ) -> jax.Array:
-        if kernel is not None and self.cross_attention:
-            raise ValueError(
-                "the convolution of V needs self-attention: make the attention with "
-                "conv_kernel_size=0 for cross attention"
-            )
         if kernel is not None and len(query) != len(key):
             raise ValueError(
                 "the convolution of V needs self-attention, got "
@@ -165,9 +165,9 @@ class NystromAttention(Attention):
                 "conv_kernel_size=0 for cross attention"
             )
 
-        pinv = PINVS[self.pinv]
+        invert = PINVS[self.pinv]
         if self.pinv == "iterative" and self.pinv_init == "per_batch":
-            pinv = partial(iterative_pinv, scale_over=("heads", "batch"))
+            invert = partial(iterative_pinv, scale_over=("heads", "batch"))
         out = nystrom(
             query,
             key,
@@ -176,8 +176,8 @@ class NystromAttention(Attention):
             num_landmarks=self.num_landmarks,
             num_pinv_iters=self.num_pinv_iters,
             landmark_padding=self.landmark_padding,
-            landmarks=partial(LANDMARKS[self.landmarks], seed=self.landmark_seed),
-            pinv=pinv,
+            make_landmarks=partial(LANDMARKS[self.landmarks], seed=self.landmark_seed),
+            invert=invert,
             precision=precision,
             cross_attention=self.cross_attention,
             # cuDNN's kernel rounds what it returns to the dtype of the inputs.
@@ -196,6 +196,19 @@ def _new_conv_kernel(size: int, num_heads: int, rngs: nnx.Rngs) -> nnx.Param:
         rngs.params(), shape=(size, num_heads), minval=-bound, maxval=bound
     )
     return nnx.Param(kernel)
+
+
+def _check_conv_kernel(
+    conv_kernel: jax.Array, query: jax.Array, key: jax.Array, cross_attention: bool
+) -> None:
+    """Raises ValueError for a kernel of another shape, or in cross attention."""
+    if conv_kernel.shape[1:] != query.shape[2:3]:
+        raise ValueError(f"conv_kernel must be [K, N], got {conv_kernel.shape}")
+    if cross_attention or query.shape[1] != key.shape[1]:
+        raise ValueError(
+            f"a conv_kernel needs self-attention, got cross_attention={cross_attention}"
+            f", T = {query.shape[1]} and S = {key.shape[1]}: pass conv_kernel=None"
+        )
 
 
 def nystrom_attention(
@@ -244,7 +257,7 @@ def nystrom_attention(
 
     Raises:
       ValueError: as `NystromAttention` and `Attention.__call__`, or a kernel of another
-        shape.
+        shape or in cross attention.
     """
     options = {
         "num_landmarks": num_landmarks,
@@ -266,8 +279,8 @@ def nystrom_attention(
         cross_attention=cross_attention,
         **options,
     )
-    if conv_kernel is not None and conv_kernel.shape[1:] != query.shape[2:3]:
-        raise ValueError(f"conv_kernel must be [K, N], got {conv_kernel.shape}")
+    if conv_kernel is not None:
+        _check_conv_kernel(conv_kernel, query, key, cross_attention)
     attention.conv_kernel = nnx.data(conv_kernel)
     return attention(
         query,

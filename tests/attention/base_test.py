@@ -229,9 +229,12 @@ def test_make_attention_rejects_cross_attention():
 
 
 def test_convolution_of_v_rejects_cross_attention():
-    attention = make("nystrom", cross_attention=True, conv_kernel_size=5)
-    with pytest.raises(ValueError, match=r"convolution of V needs self-attention"):
-        jax.eval_shape(attention, *random_qkv())
+    with pytest.raises(ValueError, match="conv_kernel_size=5 needs self-attention"):
+        make("nystrom", cross_attention=True, conv_kernel_size=5)
+    query, key, value = random_qkv()
+    message = "T = 61 and S = 67: make the attention with conv_kernel_size=0"
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(make("nystrom"), query[:, :61], key, value)
 
 
 @pytest.mark.parametrize(

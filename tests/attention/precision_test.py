@@ -50,7 +50,7 @@ CORE = {
     "rows": lambda q, k: factors.nystrom_rows(q, k, [2, 0], VALID, num_landmarks=M),
     "buckets": lambda q, k: hash_buckets(k, VALID, ROTATIONS, bucket_size=8),
     "projection": lambda q, k: draw_projection(KEY, num_features=8, head_dim=H),
-    "positions": lambda q, k: ENCODER._embed(jnp.zeros((2, S), int), None),
+    "positions": lambda q, k: ENCODER._embed(jnp.zeros((2, S), int), None, None),
 }
 
 
