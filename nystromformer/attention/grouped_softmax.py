@@ -8,7 +8,7 @@ once, the work is cut into groups:
            └─ _attend_head       of one head a block of queries at a time
                 └─ _attend_block      softmax(Q Kᵀ / √H + bias) V
 
-Letters: B batch, T query length, S key length, N heads, H head dim.
+Letters: B batch, T query length, S key length, N heads, H head dim, E value dim.
 """
 
 import functools
@@ -138,7 +138,7 @@ def attend_in_groups(
     Args:
       query: [B, T, N, H].
       key: [B, S, N, H].
-      value: [B, S, N, H].
+      value: [B, S, N, E].
       bias: [B, N, T, S], each axis of which may be 1, or None.
       mask: the same of bool, True = attend, or None.
       rngs: [B, N] keys for the dropout of weights, each axis of which may be 1; None
@@ -148,7 +148,7 @@ def attend_in_groups(
       precision: the precision of the products.
 
     Returns:
-      [B, T, N, H] in the dtype of the query.
+      [B, T, N, E] in the dtype of the query.
     """
     group_sizes = choose_group_sizes(query.shape, num_keys=key.shape[1])
     attend_head = functools.partial(
@@ -188,8 +188,8 @@ def _attend_sequence(
 ) -> jax.Array:
     """Attends with the heads of one sequence, `group_size` at a time.
 
-    query [T, N, H], key and value [S, N, H], bias and mask [N, T, S], each axis of
-    which may be 1, and rngs [N] or [1] -> [T, N, H].
+    query [T, N, H], key [S, N, H], value [S, N, E], bias and mask [N, T, S], each axis
+    of which may be 1, and rngs [N] or [1] -> [T, N, E].
     """
     out = map_rows(
         attend_head,
@@ -221,7 +221,7 @@ def _attend_head(
     """Attends with one head of one sequence, `block_size` queries at a time.
 
     With several blocks the backward pass computes the scores again. query [T, H], key
-    and value [S, H], bias and mask [T, S], each axis of which may be 1 -> [T, H].
+    [S, H], value [S, E], bias and mask [T, S], each axis of which may be 1 -> [T, E].
     """
     length = len(query)
     num_blocks = max(1, -(-length // block_size))

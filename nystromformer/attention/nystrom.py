@@ -1,7 +1,7 @@
 """Nyström attention: `nystrom` over heads and batch, and the convolution of V.
 
-Letters: B batch, T query length, S key length, N heads, H head dim, M landmarks,
-K kernel size.
+Letters: B batch, T query length, S key length, N heads, H head dim, E value dim,
+M landmarks, K kernel size.
 """
 
 from functools import partial
@@ -242,7 +242,7 @@ def nystrom_attention(
     Args:
       query: [B, T, N, H].
       key: [B, S, N, H].
-      value: [B, S, N, H].
+      value: [B, S, N, E].
       mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
       num_landmarks, num_pinv_iters, landmark_padding, landmarks, landmark_seed, pinv,
         pinv_init, fused: the options of `NystromAttention`.
@@ -253,7 +253,7 @@ def nystrom_attention(
         precision, module, is_causal: the arguments of `Attention.__call__`.
 
     Returns:
-      [B, T, N, H] in dtype.
+      [B, T, N, E] in dtype.
 
     Raises:
       ValueError: as `NystromAttention` and `Attention.__call__`, or a kernel of another
