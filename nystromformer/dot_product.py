@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.ops import at_least_float32, einsum, exp_in_dtype, long_dot
+from nystromformer.ops import einsum, exp_in_dtype, long_dot
+from nystromformer.precision import at_least_float32
 
 # Over more keys than these, sums along columns lose digits on a CPU.
 MAX_KEYS_BY_COLUMNS = 4096

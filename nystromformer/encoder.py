@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
-from nystromformer.blocks import ranks
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import (
     Block,
@@ -27,8 +26,10 @@ from nystromformer.layers import (
     make_dense,
     make_norm,
 )
-from nystromformer.ops import at_least_float32, dropout, split_rng, zero_masked
+from nystromformer.ops import dropout, split_rng, zero_masked
+from nystromformer.precision import at_least_float32
 from nystromformer.rows import take_rows
+from nystromformer.sequence_blocks import ranks
 
 embedding_init = nnx.initializers.normal(0.02)
 

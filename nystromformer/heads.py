@@ -12,8 +12,9 @@ from flax import nnx
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import jax_gelu, kernel_init, make_dense, make_norm
-from nystromformer.ops import at_least_float32, dropout, einsum, split_rng
+from nystromformer.ops import dropout, einsum, split_rng
 from nystromformer.pooling import POOLINGS, pool
+from nystromformer.precision import at_least_float32
 from nystromformer.streams import HEAD_DROPOUT
 from nystromformer.validation import check_choice
 
@@ -100,8 +101,7 @@ class SequenceClassifier(Model):
     Args:
       config: of the encoder.
       num_classes: C.
-      pooling: "mean", "padded_mean", "max", "last" or "cls_token", a learned vector in
-        front; `nystromformer.pooling.pool` explains them.
+      pooling: "mean", "padded_mean", "max", "last" or "cls_token"; see `pooling.pool`.
       rngs: of the parameters.
     """
 

@@ -30,11 +30,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.blocks import first_valid_positions, ranks
 from nystromformer.dot_product import attend
 from nystromformer.landmark_choice import choose_landmarks
-from nystromformer.ops import at_least_float32, tensor_core_precision
+from nystromformer.precision import at_least_float32, tensor_core_precision
 from nystromformer.rows import sum_rows
+from nystromformer.sequence_blocks import first_valid_positions, ranks
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")

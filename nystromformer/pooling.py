@@ -19,7 +19,7 @@ def pool(
     Args:
       pooling: a name in POOLINGS. "mean" or "max" over the valid tokens;
         "padded_mean", their sum divided by max_length, as published; "last", the last
-        valid token; or "cls_token", the first vector.
+        valid token; or "cls_token", the first vector, which is a learned one.
       x: [B, L, D].
       mask: [B, L] bool, True = valid; None = all.
       max_length: of the encoder, the divisor of "padded_mean".
