@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
-from nystromformer.blocks import ranks
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import (
     Block,
@@ -27,8 +26,10 @@ from nystromformer.layers import (
     make_dense,
     make_norm,
 )
-from nystromformer.ops import at_least_float32, dropout, split_rng, zero_masked
+from nystromformer.ops import dropout, split_rng, zero_masked
+from nystromformer.precision import at_least_float32
 from nystromformer.rows import take_rows
+from nystromformer.sequence_blocks import ranks
 
 embedding_init = nnx.initializers.normal(0.02)
 
@@ -115,7 +116,8 @@ class Encoder(nnx.Module):
         """Token ids [B, L], or features [B, L, F], to vectors [B, L, D] and their mask.
 
         Args:
-          inputs: 1 ≤ L ≤ max_length.
+          inputs: 1 ≤ L ≤ max_length. Where the mask is False they may be anything, also
+            ids outside the vocabulary or NaN, and so may token_types.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
           token_types: [B, L] ids; None = as the separators say, and 0 for features or
@@ -126,18 +128,16 @@ class Encoder(nnx.Module):
 
         Raises:
           ValueError: if inputs, mask or token_types have another shape, ids are no
-            integers, or the encoder has no token types to add.
+            integers, the mask is not boolean, or the encoder has no token types to add.
         """
         self._check_shapes(inputs, mask)
         self._check_token_types(token_types, inputs)
         if self.ignore_id is not None:
             is_token = inputs != self.ignore_id
             mask = is_token if mask is None else mask & is_token
-        if self.input_dim is not None:
-            inputs = zero_masked(inputs, mask)  # A NaN there would reach the gradient.
         rngs = split_rng(dropout_rng, 1 + len(self.blocks))
 
-        x = self._embed(inputs, token_types)
+        x = self._embed(inputs, token_types, mask)
         if self.cls is not None:
             cls = jnp.broadcast_to(self.cls[...], (x.shape[0], 1, x.shape[-1]))
             x = jnp.concatenate([cls, x], axis=1)
@@ -175,6 +175,11 @@ class Encoder(nnx.Module):
             raise ValueError(
                 f"mask must be [B, L], here {inputs.shape[:2]}, got {mask.shape}"
             )
+        if mask is not None and mask.dtype != jnp.bool_:
+            raise ValueError(
+                f"mask must be boolean (True = a token), got {mask.dtype}: pass "
+                "mask.astype(bool)"
+            )
 
     def _check_token_types(
         self, token_types: jax.Array | None, inputs: jax.Array
@@ -192,9 +197,16 @@ class Encoder(nnx.Module):
                 f"{token_types.shape}"
             )
 
-    def _embed(self, inputs: jax.Array, token_types: jax.Array | None) -> jax.Array:
+    def _embed(
+        self,
+        inputs: jax.Array,
+        token_types: jax.Array | None,
+        mask: jax.Array | None,
+    ) -> jax.Array:
         """The sum of the embeddings of inputs, positions and types, [B, L, D]."""
-        x = self.embedding(inputs)
+        # An id outside the table is embedded as NaN, which would reach the gradient
+        # from padding as well.
+        x = self.embedding(zero_masked(inputs, mask))
         if self.positions is not None:
             # As an outer product, so that the gradient of positions is a product, too.
             rows = self.positions[: inputs.shape[1]]
@@ -204,7 +216,7 @@ class Encoder(nnx.Module):
             return x
         if token_types is None:
             token_types = self._types_by_separators(inputs)
-        return x + take_rows(self.token_types[...], token_types)
+        return x + take_rows(self.token_types[...], zero_masked(token_types, mask))
 
     def _types_by_separators(self, inputs: jax.Array) -> jax.Array:
         """Type 0 up to the first separator and 1 after it, int [B, L]."""

@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nystromformer.blocks import first_valid_positions
 from nystromformer.landmark_choice import choose_landmarks
 from nystromformer.landmarks import LANDMARKS, PINVS, random_positions
-from nystromformer.ops import at_least_float32, zero_masked
+from nystromformer.ops import zero_masked
+from nystromformer.precision import at_least_float32
+from nystromformer.sequence_blocks import first_valid_positions
 
 
 def softmax_matrix(
@@ -75,7 +76,7 @@ def nystrom_kernels(
         mask,
         num_landmarks=num_landmarks,
         landmark_padding=landmark_padding,
-        landmarks=functools.partial(LANDMARKS[landmarks], seed=landmark_seed),
+        make_landmarks=functools.partial(LANDMARKS[landmarks], seed=landmark_seed),
         cross_attention=cross_attention,
     )
     f = softmax_matrix(query, key_landmarks, exists)

@@ -12,8 +12,9 @@ from flax import nnx
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import jax_gelu, kernel_init, make_dense, make_norm
-from nystromformer.ops import at_least_float32, dropout, einsum, split_rng, zero_masked
-from nystromformer.pooling import POOLINGS, pool_last, pool_max, pool_mean
+from nystromformer.ops import dropout, einsum, split_rng
+from nystromformer.pooling import POOLINGS, pool
+from nystromformer.precision import at_least_float32
 from nystromformer.streams import HEAD_DROPOUT
 from nystromformer.validation import check_choice
 
@@ -53,8 +54,8 @@ class Model(nnx.Module):
         """The logits of classes or of tokens.
 
         Args:
-          inputs: token ids [B, L], or features [B, L, F]. Those of pairs are [B, 2, L]
-            or [B, 2, L, F], and so the next ones have an axis of 2.
+          inputs: token ids [B, L], or features [B, L, F]; at padding, anything. Those
+            of pairs are [B, 2, L] or [B, 2, L, F], and the next ones have an axis of 2.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
           token_types: [B, L] ids; None = as the separators say, or 0 without one.
@@ -64,7 +65,7 @@ class Model(nnx.Module):
 
         Raises:
           ValueError: if inputs, mask or token_types have another shape, ids are no
-            integers, or the encoder has no token types to add.
+            integers, the mask is not boolean, or the encoder has no token types to add.
         """
         if self.num_inputs == 2:
             self._check_pairs(inputs, mask=mask, token_types=token_types)
@@ -100,9 +101,7 @@ class SequenceClassifier(Model):
     Args:
       config: of the encoder.
       num_classes: C.
-      pooling: "mean" or "max" over the valid tokens; "padded_mean", their sum divided
-        by the config's max_length, as published; "last", the last valid token; or
-        "cls_token", a learned vector in front.
+      pooling: "mean", "padded_mean", "max", "last" or "cls_token"; see `pooling.pool`.
       rngs: of the parameters.
     """
 
@@ -128,15 +127,7 @@ class SequenceClassifier(Model):
 
     def pool(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
         """x [B, L, D], mask [B, L] -> float32 [B, D]."""
-        if self.pooling == "cls_token":
-            return x[:, 0].astype(jnp.float32)
-        if self.pooling == "padded_mean":
-            return zero_masked(x, mask).sum(1, dtype=jnp.float32) / self.max_length
-        if self.pooling == "last":
-            return pool_last(x, mask)
-        if self.pooling == "max":
-            return pool_max(x, mask)
-        return pool_mean(x, mask)
+        return pool(self.pooling, x, mask, max_length=self.max_length)
 
     def read(
         self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
@@ -194,7 +185,16 @@ class TokenDecoder(Model):
     """
 
     def add_decoder(self, config: EncoderConfig, rngs: nnx.Rngs) -> None:
-        """Makes the decoder's parameters, behind those of the encoder."""
+        """Makes the decoder's parameters, behind those of the encoder.
+
+        Raises:
+          ValueError: a config whose inputs are features.
+        """
+        if config.vocab_size is None:
+            raise ValueError(
+                "a decoder tells token ids, and inputs are features, got input_dim="
+                f"{config.input_dim}: take a model without a decoder"
+            )
         self.transform = make_dense(config, config.model_dim, config.model_dim, rngs)
         self.norm = make_norm(config, rngs)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
@@ -259,12 +259,12 @@ class FirstTokenClassifier(Model):
     """The class of one sequence, or of a pair between special tokens, from [CLS].
 
     Dropout, Linear, activation, dropout, Linear on the first vector, in at least
-    float32.
+    float32. The first dropout is not in BERT's pooler, which has the tanh.
 
     Args:
       config: of the encoder.
       num_classes: C.
-      activation: "gelu", as in the published Nyströmformer, or "tanh", BERT's pooler.
+      activation: "gelu", as in the published Nyströmformer, or "tanh".
       rngs: of the parameters.
     """
 
@@ -296,5 +296,5 @@ class FirstTokenClassifier(Model):
         if self.activation == "tanh":
             hidden = jnp.tanh(hidden)
         else:
-            hidden = jax.nn.gelu(hidden, approximate=self.approximate)
+            hidden = jax_gelu(hidden, approximate=self.approximate)
         return self.out(dropout(hidden, self.dropout_rate, rngs[1]))

@@ -38,7 +38,7 @@ from nystromformer.huggingface_files import (
     read_tensors,
 )
 from nystromformer.huggingface_layout import Layout, Tensors
-from nystromformer.ops import at_least_float32
+from nystromformer.precision import at_least_float32
 from nystromformer.validation import check_choice
 
 HEADS = ("masked_lm", "classification", None)

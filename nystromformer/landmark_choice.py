@@ -17,7 +17,7 @@ def choose_landmarks(
     *,
     num_landmarks: int,
     landmark_padding: str,
-    landmarks: Callable[..., tuple[jax.Array, jax.Array]],
+    make_landmarks: Callable[..., tuple[jax.Array, jax.Array]],
     cross_attention: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Chooses the landmarks of queries and of keys.
@@ -30,7 +30,7 @@ def choose_landmarks(
       num_landmarks: M.
       landmark_padding: "mask": tokens that the mask excludes take no part; "count":
         they count as zeros.
-      landmarks: a function as `nystromformer.nystrom.segment_means`.
+      make_landmarks: a function as `nystromformer.nystrom.segment_means`.
       cross_attention: whether queries are of other tokens than keys, also with T = S.
 
     Returns:
@@ -38,13 +38,13 @@ def choose_landmarks(
       bool [M].
     """
     landmark_mask = mask if landmark_padding == "mask" else None
-    key_landmarks, exists = landmarks(key, num_landmarks, landmark_mask)
+    key_landmarks, exists = make_landmarks(key, num_landmarks, landmark_mask)
     if query.shape[0] != key.shape[0] or cross_attention:
         # The mask says nothing of the queries.
-        query_landmarks, _ = landmarks(query, num_landmarks, None)
+        query_landmarks, _ = make_landmarks(query, num_landmarks, None)
         return query_landmarks, key_landmarks, exists
 
     if landmark_padding == "count":
         query = zero_masked(query, mask)
-    query_landmarks, _ = landmarks(query, num_landmarks, landmark_mask)
+    query_landmarks, _ = make_landmarks(query, num_landmarks, landmark_mask)
     return query_landmarks, key_landmarks, exists

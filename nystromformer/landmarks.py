@@ -14,9 +14,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from nystromformer.blocks import ranks
 from nystromformer.nystrom import iterative_pinv, segment_means
-from nystromformer.ops import at_least_float32
+from nystromformer.precision import at_least_float32
+from nystromformer.sequence_blocks import ranks
 
 KMEANS_STEPS = 3
 

@@ -13,14 +13,8 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.ops import (
-    at_least_float32,
-    dense,
-    dropout,
-    gelu,
-    split_rng,
-    zero_masked,
-)
+from nystromformer.ops import dense, dropout, gelu, split_rng, zero_masked
+from nystromformer.precision import at_least_float32
 from nystromformer.rotary import rotate_by_position
 from nystromformer.rows import take_rows
 from nystromformer.short_conv import short_conv
@@ -148,6 +142,8 @@ def jax_gelu(x: jax.Array, approximate: bool) -> jax.Array:
     """jax's GELU, computed in at least float32; the result is in x's dtype.
 
     In bfloat16 the tanh form would be 0 at −3.5 and below, and the erf form inexact.
+    The erf form of an MLP is `ops.gelu`, which needs less memory in training. Heads
+    have few such numbers and take jax's.
     """
     z = x.astype(at_least_float32(x.dtype))
     return jax.nn.gelu(z, approximate=approximate).astype(x.dtype)
@@ -173,7 +169,13 @@ class Mlp(nnx.Module):
 
 
 class Block(nnx.Module):
-    """Attention, then the MLP, each with a residual connection and a LayerNorm."""
+    """Attention, then the MLP, each with a residual connection and a LayerNorm.
+
+    Args:
+      config: of the layer. Its `attention` and `attention_options` hold, and its
+        `attention_by_layer` has no effect: `config.of_layer(i)` is that of layer i.
+      rngs: of the parameters.
+    """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.attention_norm = make_norm(config, rngs)

@@ -30,11 +30,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.blocks import first_valid_positions, ranks
 from nystromformer.dot_product import attend
 from nystromformer.landmark_choice import choose_landmarks
-from nystromformer.ops import at_least_float32, tensor_core_precision
+from nystromformer.precision import at_least_float32, tensor_core_precision
 from nystromformer.rows import sum_rows
+from nystromformer.sequence_blocks import first_valid_positions, ranks
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
@@ -115,8 +115,9 @@ def iterative_pinv(
       matrix: A [..., M, M]; each is scaled by its own norms, the largest column sum
         and the largest row sum of absolute values.
       num_iters: the number of iterations. In float32 more than about 20 can diverge on
-        a matrix of low rank, as equal tokens make: each iteration enlarges the rounding
-        errors in its null space.
+        a matrix of low rank, as equal landmarks make, those of equal tokens or of
+        padding that counts: each iteration enlarges the rounding errors in its null
+        space.
       scale_over: names of vmapped axes. All matrices along them are scaled by the
         largest norms among them, as the published code does over batch and heads.
 
@@ -167,8 +168,8 @@ def nystrom(
     num_landmarks: int,
     num_pinv_iters: int = 6,
     landmark_padding: str = "mask",
-    landmarks: Callable[..., tuple[jax.Array, jax.Array]] = segment_means,
-    pinv: Callable[[jax.Array, int], jax.Array] = iterative_pinv,
+    make_landmarks: Callable[..., tuple[jax.Array, jax.Array]] = segment_means,
+    invert: Callable[[jax.Array, int], jax.Array] = iterative_pinv,
     precision: Precision = None,
     cross_attention: bool = False,
     attend_head: Callable[..., jax.Array] = attend,
@@ -184,12 +185,12 @@ def nystrom(
         Q̃; the others must be finite.
       num_landmarks: M ≥ 1. Attention is exact if M ≥ T or M ≥ S, and with
         landmark_padding="mask" also if M ≥ the number n of valid keys.
-      num_pinv_iters: iterations of `pinv`.
+      num_pinv_iters: iterations of `invert`.
       landmark_padding: "mask", or "count" for the published treatment of padding:
         segments of the padded length, in which excluded tokens count as zeros.
-      landmarks: a function as `segment_means`, the paper's choice;
+      make_landmarks: a function as `segment_means`, the paper's choice;
         `nystromformer.landmarks` has others.
-      pinv: a function as `iterative_pinv`, the paper's choice;
+      invert: a function as `iterative_pinv`, the paper's choice;
         `nystromformer.landmarks` has others.
       precision: of the products with T or S rows.
       cross_attention: whether queries are of other tokens than keys, also with T = S.
@@ -208,7 +209,7 @@ def nystrom(
         mask,
         num_landmarks=num_landmarks,
         landmark_padding=landmark_padding,
-        landmarks=landmarks,
+        make_landmarks=make_landmarks,
         cross_attention=cross_attention,
     )
     scaled_query_landmarks = query_landmarks * scale
@@ -216,7 +217,11 @@ def nystrom(
 
     # Z ≈ A⁺, [M, M].
     scores = jnp.matmul(scaled_query_landmarks, key_landmarks.T, precision="highest")
-    z = pinv(jax.nn.softmax(scores), num_pinv_iters)
+    matrix = jax.nn.softmax(scores)
+    landmark_mask = mask if landmark_padding == "mask" else None
+    if landmark_mask is not None:
+        matrix = _identity_if_exact(matrix, landmark_mask)
+    z = invert(matrix, num_pinv_iters)
 
     # Z · softmax(Q̃ Kᵀ) V, [M, H].
     context = attend_head(
@@ -227,8 +232,8 @@ def nystrom(
         precision=precision,
     )
     middle = jnp.matmul(z, context, precision="highest")
-    if mask is not None and landmark_padding == "mask":
-        middle = _values_of_landmarks(middle, value, mask)
+    if landmark_mask is not None:
+        middle = _values_of_landmarks(middle, value, landmark_mask)
 
     # K̃ and `middle` are rounded to the dtype of the inputs. The inputs were rounded to
     # it as well, and that costs more digits.
@@ -239,6 +244,16 @@ def nystrom(
         exists,
         precision=precision,
     )
+
+
+def _identity_if_exact(matrix: jax.Array, mask: jax.Array) -> jax.Array:
+    """The matrix A [M, M], or with n ≤ M valid tokens the identity.
+
+    With n < M the rows of A for landmarks without tokens are equal. Nothing uses its
+    inverse, but if the iterations diverged, the gradient would be NaN.
+    """
+    eye = jnp.eye(len(matrix), dtype=matrix.dtype)
+    return jnp.where(mask.sum() <= len(matrix), eye, matrix)
 
 
 def _values_of_landmarks(

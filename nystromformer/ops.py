@@ -1,4 +1,4 @@
-"""Small operations in place of jax's own, each with its reason.
+"""Small operations, most of them in place of jax's own, each with its reason.
 
 The tests refuse numpy's silent broadcasting of arrays of different rank, so that axes
 are added here and elsewhere by `[None]` and `expand_dims`.
@@ -13,27 +13,27 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nystromformer.precision import at_least_float32
+
 # Kernels of `dense` up to this many numbers have their gradient summed by sequence.
 MAX_KERNEL_SIZE_BY_SEQUENCE = 2**16
-
-
-def at_least_float32(dtype: jax.typing.DTypeLike) -> jnp.dtype:
-    """The dtype of statistics and accumulators: float32, or float64 for float64."""
-    with jax.numpy_dtype_promotion("standard"):  # The caller's may be strict.
-        return jnp.promote_types(dtype, jnp.float32)
 
 
 def zero_masked(x: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Writes zeros where the mask is False; a product with the mask would keep NaN.
 
     Args:
-      x: any shape.
+      x: any shape and dtype.
       mask: bool, of the shape of x's first axes; None leaves x as it is.
+
+    Returns:
+      An array of x's shape and dtype.
     """
     if mask is None:
         return x
     mask = jnp.expand_dims(mask, range(mask.ndim, x.ndim))
-    return jnp.where(mask, x, 0)
+    # A plain 0 would make integers of bools.
+    return jnp.where(mask, x, jnp.zeros_like(x, shape=()))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -105,24 +105,6 @@ def _long_dot_jvp(letters: str, precision: Any, factors: Any, tangents: Any) -> 
     else:
         tangent_of_y = einsum(letters, x, y_tangent, precision)
     return out, tangent_of_x + tangent_of_y
-
-
-def tensor_core_precision(dtype: jax.typing.DTypeLike) -> lax.PrecisionLike:
-    """The precision that gives float32's accuracy on an NVIDIA GPU's tensor cores.
-
-    A number is the sum of three bfloat16 parts, and six products of parts are added.
-    What they leave out is below float32's own rounding. GPUs before Ampere, and dtypes
-    other than float32, get "highest", which uses the plain units.
-    """
-    if dtype == jnp.float32 and not is_before_ampere():
-        return lax.DotAlgorithmPreset.BF16_BF16_F32_X6
-    return "highest"
-
-
-def is_before_ampere() -> bool:
-    """Whether this machine's device is an NVIDIA GPU that knows no bfloat16."""
-    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
-    return capability.startswith(("5", "6", "7"))
 
 
 def _hash(position: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
@@ -198,7 +180,8 @@ def dropout(x: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
 def gelu(x: jax.Array) -> jax.Array:
     """½ z (1 + erf(z / √2)) of z = x in at least float32; the result is in x's dtype.
 
-    jax's own takes erfc, whose gradient keeps more arrays of the step in memory.
+    jax's own takes erfc, whose gradient keeps more arrays of the step in memory. Where
+    that is no matter, `layers.jax_gelu` has both forms.
     """
     z = x.astype(at_least_float32(x.dtype))
     return (0.5 * z * (1 + lax.erf(z * 0.5**0.5))).astype(x.dtype)

@@ -11,6 +11,33 @@ from nystromformer.ops import zero_masked
 POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")
 
 
+def pool(
+    pooling: str, x: jax.Array, mask: jax.Array | None, *, max_length: int
+) -> jax.Array:
+    """Pools the vectors of a sequence.
+
+    Args:
+      pooling: a name in POOLINGS. "mean" or "max" over the valid tokens;
+        "padded_mean", their sum divided by max_length, as published; "last", the last
+        valid token; or "cls_token", the first vector, which is a learned one.
+      x: [B, L, D].
+      mask: [B, L] bool, True = valid; None = all.
+      max_length: of the encoder, the divisor of "padded_mean".
+
+    Returns:
+      float32 [B, D].
+    """
+    if pooling == "mean":
+        return pool_mean(x, mask)
+    if pooling == "padded_mean":
+        return pool_padded_mean(x, mask, max_length)
+    if pooling == "max":
+        return pool_max(x, mask)
+    if pooling == "last":
+        return pool_last(x, mask)
+    return x[:, 0].astype(jnp.float32)
+
+
 def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """The mean over valid tokens.
 
@@ -26,6 +53,13 @@ def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     total = zero_masked(x, mask).sum(1, dtype=jnp.float32)
     num_valid = jnp.maximum(mask.sum(1, dtype=jnp.float32), 1)
     return total / num_valid[:, None]
+
+
+def pool_padded_mean(
+    x: jax.Array, mask: jax.Array | None, max_length: int
+) -> jax.Array:
+    """The sum over valid tokens divided by max_length; the rest as in `pool_mean`."""
+    return zero_masked(x, mask).sum(1, dtype=jnp.float32) / max_length
 
 
 def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.ops import at_least_float32, tensor_core_precision
+from nystromformer.precision import at_least_float32, tensor_core_precision
 
 # Up to this many ids an accelerator takes the product.
 MAX_IDS_BY_PRODUCT = 64

@@ -22,6 +22,7 @@ MASK = np.arange(L) < LENGTHS[:, None]
 # Few iterations: they are unrolled, and compiling takes most of the time.
 OPTIONS = {"num_landmarks": 7, "num_pinv_iters": 2, "conv_kernel_size": 5}
 INPUTS = np.random.default_rng(0).integers(0, V, (B, L))
+FEATURES = np.random.default_rng(1).normal(size=(B, L, V)).astype(np.float32)
 
 
 def encoder_config(**options: Any) -> EncoderConfig:

@@ -1,6 +1,7 @@
-"""The encoder: its mask, positions, norms, token types, features, dtypes and limits."""
+"""The encoder: its mask, positions, norms, features, dtypes and limits."""
 
 import functools
+import itertools
 import re
 
 import jax
@@ -11,6 +12,7 @@ from flax import nnx
 
 from tests import paper
 from tests.encoder_cases import (
+    FEATURES,
     INPUTS,
     MASK,
     B,
@@ -75,7 +77,33 @@ def test_nystrom_encoder_is_exported_for_any_batch():
     assert relative_error(out, expected) <= TOLERANCE["float32"]
 
 
-FEATURES = np.random.default_rng(1).normal(size=(B, L, V)).astype(np.float32)
+@pytest.mark.parametrize("garbage", [-100, V + 1])
+def test_encoder_ignores_ids_in_padding_forward_and_backward(garbage):
+    """They may be outside the vocabulary, and id 0 may be the separator."""
+    is_token = MASK.copy()
+    is_token[:, :2] = False  # There is padding in front, too.
+    options = {"num_layers": 2, "num_token_types": 2, "separator": 0}
+    graphdef, state = nnx.split(make_encoder(**options))
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def run(state, inputs, token_types):
+        encoder = nnx.merge(graphdef, state)
+        out, _ = encoder(inputs, jnp.asarray(is_token), token_types=token_types)
+        return jnp.where(is_token[:, :, None], jnp.sin(out), 0).sum(), out
+
+    dirty_inputs = np.where(is_token, INPUTS, garbage)
+    types = INPUTS % 2
+    for clean_types, dirty_types in (
+        (None, None),
+        (types, np.where(is_token, types, garbage)),
+    ):
+        clean_inputs = np.where(is_token, INPUTS, 5)
+        (_, expected), expected_gradient = run(state, clean_inputs, clean_types)
+        (_, out), gradient = run(state, dirty_inputs, dirty_types)
+        assert np.isfinite(out).all()
+        np.testing.assert_array_equal(out[is_token], expected[is_token])
+        jax.tree.map(np.testing.assert_array_equal, gradient, expected_gradient)
 
 
 def test_encoder_projects_features_as_it_embeds_tokens():
@@ -125,59 +153,11 @@ def test_encoder_with_post_norm_has_no_last_norm():
     assert num_parameters(norm="post") == num_parameters() - 2 * D
 
 
-def test_encoder_adds_token_types_by_default_those_after_the_separator():
-    inputs = np.where(INPUTS == 3, 4, INPUTS)
-    inputs[:, [7, 12]] = 3
-    types = np.tile(np.arange(L) > 7, (B, 1)).astype(int)
-    options = {"num_token_types": 2, "attention": "identity"}
-    model = make_encoder(**options)
-    separating_model = make_encoder(**options, separator=3)
-
-    out_of_types = encode(model, inputs, MASK, None, types)
-    out_of_zeros = encode(model, inputs, MASK, None, np.zeros((B, L), int))
-    np.testing.assert_array_equal(encode(separating_model, inputs, MASK), out_of_types)
-    np.testing.assert_array_equal(encode(model, inputs, MASK), out_of_zeros)
-    assert error_of_valid_rows(out_of_types, out_of_zeros) > 1e-3
-
-
-def test_encoder_without_a_separator_gives_every_id_type_0():
-    """Also the bytes 255, which −1 would be among them."""
-    ids = np.where(INPUTS == 3, 255, INPUTS)
-    model = make_encoder(vocab_size=256, num_token_types=2, attention="identity")
-    out_of_bytes = encode(model, jnp.asarray(ids, jnp.uint8))
-    np.testing.assert_array_equal(out_of_bytes, encode(model, ids))
-
-
-@pytest.mark.parametrize(
-    ("num_token_types", "shape", "message"),
-    [
-        (0, (B, L), "num_token_types=0: set it to the number of types"),
-        (2, (B, 1), r"token_types must be \[B, L\], here \(3, 31\), got \(3, 1\)"),
-    ],
-)
-def test_encoder_rejects_token_types_that_it_would_not_add(
-    num_token_types, shape, message
-):
-    model = make_encoder(num_token_types=num_token_types, attention="identity")
-    with pytest.raises(ValueError, match=message):
-        model(INPUTS, MASK, None, np.ones(shape, int))
-
-
-def test_encoder_gives_features_type_0_unless_types_are_passed():
-    model = make_encoder(
-        vocab_size=None, input_dim=V, num_token_types=2, attention="identity"
-    )
-    out_of_zeros = encode(model, FEATURES, MASK, None, np.zeros((B, L), int))
-    np.testing.assert_array_equal(encode(model, FEATURES, MASK), out_of_zeros)
-    out_of_ones = encode(model, FEATURES, MASK, None, np.ones((B, L), int))
-    assert error_of_valid_rows(out_of_ones, out_of_zeros) > 1e-3
-
-
 def test_encoder_refuses_ids_that_are_no_integers():
-    for ids in (INPUTS.astype("float32"), MASK):
+    for ids, mask in itertools.product((INPUTS.astype("float32"), MASK), (None, MASK)):
         message = f"ids must be integers, got an array of {ids.dtype}"
         with pytest.raises(ValueError, match=message):
-            make_encoder()(ids)
+            make_encoder()(ids, mask)
 
 
 def test_encoder_embedding_norm_hides_the_scale_of_embeddings():
@@ -257,6 +237,13 @@ def test_encoder_rejects_a_mask_of_another_shape(mask):
     """One of them is [B, 1, 1, L], which an attention by itself takes."""
     with pytest.raises(ValueError, match=r"mask must be \[B, L\], here \(3, 31\), got"):
         make_encoder()(INPUTS, mask)
+
+
+def test_encoder_rejects_a_mask_that_is_not_boolean():
+    """As the attention_mask of transformers."""
+    message = r"\(True = a token\), got int64: pass mask.astype\(bool\)"
+    with pytest.raises(ValueError, match=message):
+        make_encoder()(INPUTS, MASK.astype(int))
 
 
 def test_encoder_of_an_empty_batch_is_empty():

@@ -191,6 +191,12 @@ def test_models_of_tokens_reject_a_cls_token(model):
         model(config, **options, rngs=nnx.Rngs(0))
 
 
+def test_masked_language_model_rejects_features():
+    config = encoder_config(vocab_size=None, input_dim=V, attention="identity")
+    with pytest.raises(ValueError, match=f"token ids, .* input_dim={V}: take a model"):
+        MaskedLanguageModel(config, rngs=nnx.Rngs(0))
+
+
 @pytest.mark.parametrize("model", [SequenceClassifier, PairClassifier])
 def test_classifiers_have_the_papers_parameters(model):
     """2 layers of width 64 and FFN 128, counted layer by layer."""
@@ -247,10 +253,7 @@ def test_masked_language_model_is_its_formula(kind):
 )
 def test_first_token_classifier_is_its_formula(activation, kind, function):
     model = FirstTokenClassifier(
-        published_config(kind),
-        num_classes=C,
-        activation=activation,
-        rngs=nnx.Rngs(0),
+        published_config(kind), num_classes=C, activation=activation, rngs=nnx.Rngs(0)
     )
     # Both GELUs differ there.
     model.pooler.kernel[...] *= 5

@@ -1,7 +1,5 @@
 """Dropout draws as it should; products are those of jax, with fewer digits lost."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,22 +7,11 @@ import pytest
 
 from nystromformer.dot_product import attend
 from nystromformer.nystrom import segment_means
-from nystromformer.ops import dense, dropout, random_uint16, tensor_core_precision
+from nystromformer.ops import dense, dropout, random_uint16
 from tests.tolerance import TOLERANCE, relative_error
 
 KEY = jax.random.key(1)
 compiled_dropout = jax.jit(dropout, static_argnums=1)
-
-
-@pytest.mark.parametrize(
-    ("capability", "is_before_ampere"), [("7.5", True), ("10.0", False)]
-)
-def test_tensor_core_precision_is_of_ampere_and_later(
-    monkeypatch, capability, is_before_ampere
-):
-    gpu = SimpleNamespace(compute_capability=capability)
-    monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
-    assert (tensor_core_precision(jnp.float32) == "highest") == is_before_ampere
 
 
 def random_array(seed, *shape):
@@ -122,7 +109,7 @@ def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, product
 
     def total(x, key):
         landmarks = dropout(segment_means(x, 2)[0], 0.5, key)
-        return attend(landmarks, x, x, is_block=True).sum()
+        return attend(landmarks, x, x, is_one_of_many=True).sum()
 
     x = jnp.ones((3, 7, 5))
     keys = jax.random.split(KEY, 3)

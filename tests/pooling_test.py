@@ -1,9 +1,11 @@
 """Pooling with padding in front of tokens or between them."""
 
+import functools
+
 import numpy as np
 import pytest
 
-from nystromformer.pooling import pool_last, pool_max, pool_mean
+from nystromformer.pooling import pool_last, pool_max, pool_mean, pool_padded_mean
 from tests.tolerance import TOLERANCE, relative_error
 
 # Batch, length and the size of the vectors.
@@ -16,6 +18,10 @@ D = 5
     ("pool", "pool_row"),
     [
         (pool_mean, lambda row: row.mean(0)),
+        (
+            functools.partial(pool_padded_mean, max_length=17),
+            lambda row: row.sum(0) / 17,
+        ),
         (pool_max, lambda row: row.max(0)),
         (pool_last, lambda row: row[-1]),
     ],

@@ -1,12 +1,80 @@
-"""The gradient of token types."""
+"""Token types: passed, by separators, and their gradient."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
-from tests.encoder_cases import INPUTS, B, L, make_encoder
+from tests.encoder_cases import (
+    FEATURES,
+    INPUTS,
+    MASK,
+    B,
+    L,
+    V,
+    encode,
+    error_of_valid_rows,
+    make_encoder,
+)
 from tests.tolerance import TOLERANCE, relative_error
+
+
+def test_encoder_adds_token_types_by_default_those_after_the_separator():
+    inputs = np.where(INPUTS == 3, 4, INPUTS)
+    inputs[:, [7, 12]] = 3
+    types = np.tile(np.arange(L) > 7, (B, 1)).astype(int)
+    options = {"num_token_types": 2, "attention": "identity"}
+    model = make_encoder(**options)
+    separating_model = make_encoder(**options, separator=3)
+
+    out_of_types = encode(model, inputs, MASK, None, types)
+    out_of_zeros = encode(model, inputs, MASK, None, np.zeros((B, L), int))
+    np.testing.assert_array_equal(encode(separating_model, inputs, MASK), out_of_types)
+    np.testing.assert_array_equal(encode(model, inputs, MASK), out_of_zeros)
+    assert error_of_valid_rows(out_of_types, out_of_zeros) > 1e-3
+
+
+def test_encoder_with_one_token_type_gives_it_to_all_tokens():
+    """Also to those after the separator, as RoBERTa."""
+    options = {"num_token_types": 1, "attention": "identity"}
+    model = make_encoder(**options, separator=3)
+    assert (INPUTS == 3).any(1).all()
+    expected = encode(make_encoder(**options), INPUTS, MASK)
+    np.testing.assert_array_equal(encode(model, INPUTS, MASK), expected)
+
+
+def test_encoder_without_a_separator_gives_every_id_type_0():
+    """Also the bytes 255, which −1 would be among them."""
+    ids = np.where(INPUTS == 3, 255, INPUTS)
+    model = make_encoder(vocab_size=256, num_token_types=2, attention="identity")
+    out_of_bytes = encode(model, jnp.asarray(ids, jnp.uint8))
+    np.testing.assert_array_equal(out_of_bytes, encode(model, ids))
+
+
+@pytest.mark.parametrize(
+    ("num_token_types", "shape", "message"),
+    [
+        (0, (B, L), "num_token_types=0: set it to the number of types"),
+        (2, (B, 1), r"token_types must be \[B, L\], here \(3, 31\), got \(3, 1\)"),
+    ],
+)
+def test_encoder_rejects_token_types_that_it_would_not_add(
+    num_token_types, shape, message
+):
+    model = make_encoder(num_token_types=num_token_types, attention="identity")
+    with pytest.raises(ValueError, match=message):
+        model(INPUTS, MASK, None, np.ones(shape, int))
+
+
+def test_encoder_gives_features_type_0_unless_types_are_passed():
+    model = make_encoder(
+        vocab_size=None, input_dim=V, num_token_types=2, attention="identity"
+    )
+    out_of_zeros = encode(model, FEATURES, MASK, None, np.zeros((B, L), int))
+    np.testing.assert_array_equal(encode(model, FEATURES, MASK), out_of_zeros)
+    out_of_ones = encode(model, FEATURES, MASK, None, np.ones((B, L), int))
+    assert error_of_valid_rows(out_of_ones, out_of_zeros) > 1e-3
 
 
 def test_encoder_adds_up_the_gradient_of_a_token_type():

@@ -4,7 +4,7 @@ Every attention can be passed as `attention_fn` to the attention layers of Flax,
 linen, and called like `jax.nn.dot_product_attention`: they share one signature. A
 subclass implements one head of one sequence, and this class maps it over both.
 
-Letters: B batch, T query length, S key length, N heads, H head dim.
+Letters: B batch, T query length, S key length, N heads, H head dim, E value dim.
 """
 
 from collections.abc import Mapping
@@ -108,7 +108,7 @@ class Attention(nnx.Module, Configurable):
         Args:
           query: [B, T, N, H].
           key: [B, S, N, H].
-          value: [B, S, N, H].
+          value: [B, S, N, E].
           bias: must be None.
           mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
             and without `cross_attention` it also says which queries make landmarks, and
@@ -124,7 +124,7 @@ class Attention(nnx.Module, Configurable):
           is_causal: must be False.
 
         Returns:
-          [B, T, N, H] in dtype.
+          [B, T, N, E] in dtype.
 
         Raises:
           ValueError: shapes that do not fit, integers without a dtype, or an argument
@@ -183,12 +183,12 @@ class Attention(nnx.Module, Configurable):
         Args:
           query: [B, T, N, H].
           key: [B, S, N, H].
-          value: [B, S, N, H].
+          value: [B, S, N, E].
           mask: [B, S] bool, True = attend, or None.
           precision: the precision of the large products.
 
         Returns:
-          [B, T, N, H] in the dtype of the query.
+          [B, T, N, E] in the dtype of the query.
         """
         arrays = self.per_head(key.shape[1])
         # All heads get an array of one row unbatched. If vmap repeated it, its gradient
@@ -271,13 +271,13 @@ class Attention(nnx.Module, Configurable):
           query: [T, H]. Where T = S and not `self.cross_attention`, the mask is that of
             the queries as well: apply it wherever you sum over queries.
           key: [S, H], zero where the mask is False.
-          value: [S, H], zero where the mask is False.
+          value: [S, E], zero where the mask is False.
           mask: [S] bool, True = attend, or None.
           precision: the precision of the large products.
           *head_arrays: the rows of this head from `per_head`.
 
         Returns:
-          [T, H].
+          [T, E].
         """
         raise NotImplementedError
 

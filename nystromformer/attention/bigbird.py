@@ -21,8 +21,8 @@ import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
 from nystromformer.attention.options import CommonArguments
-from nystromformer.blocks import to_blocks
 from nystromformer.dot_product import attend
+from nystromformer.sequence_blocks import to_blocks
 from nystromformer.validation import check_range
 
 

@@ -8,7 +8,7 @@ once, the work is cut into groups:
            └─ _attend_head       of one head a block of queries at a time
                 └─ _attend_block      softmax(Q Kᵀ / √H + bias) V
 
-Letters: B batch, T query length, S key length, N heads, H head dim.
+Letters: B batch, T query length, S key length, N heads, H head dim, E value dim.
 """
 
 import functools
@@ -19,13 +19,15 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.dot_product import attend
-from nystromformer.ops import at_least_float32, dropout
+from nystromformer.ops import dropout
+from nystromformer.precision import at_least_float32
 
 # The most scores that exist at a time on an accelerator: they limit a block of queries.
 MAX_SCORES = 2**27
 # The number of scores that stay in the cache of a CPU.
 CPU_SCORES = 2**19
-# The most queries of a block on a CPU, for long sequences.
+# The most queries of a block on a CPU. Up to twice as many stay together, if their
+# scores fit into the cache.
 CPU_BLOCK = 128
 
 
@@ -59,7 +61,7 @@ def choose_group_sizes(query_shape: tuple[Any, ...], num_keys: int) -> GroupSize
         return GroupSizes(sequences=None, heads=None, queries=max(1, num_queries))
 
     num_queries = max(1, length)
-    if length > 2 * CPU_BLOCK:
+    if length > 2 * CPU_BLOCK or length * num_keys > CPU_SCORES:
         num_queries = max(1, min(CPU_BLOCK, CPU_SCORES // num_keys))
     heads_in_cache = CPU_SCORES // (num_queries * num_keys)
     sequences_in_cache = max(1, heads_in_cache // num_heads)
@@ -137,7 +139,7 @@ def attend_in_groups(
     Args:
       query: [B, T, N, H].
       key: [B, S, N, H].
-      value: [B, S, N, H].
+      value: [B, S, N, E].
       bias: [B, N, T, S], each axis of which may be 1, or None.
       mask: the same of bool, True = attend, or None.
       rngs: [B, N] keys for the dropout of weights, each axis of which may be 1; None
@@ -147,7 +149,7 @@ def attend_in_groups(
       precision: the precision of the products.
 
     Returns:
-      [B, T, N, H] in the dtype of the query.
+      [B, T, N, E] in the dtype of the query.
     """
     group_sizes = choose_group_sizes(query.shape, num_keys=key.shape[1])
     attend_head = functools.partial(
@@ -187,8 +189,8 @@ def _attend_sequence(
 ) -> jax.Array:
     """Attends with the heads of one sequence, `group_size` at a time.
 
-    query [T, N, H], key and value [S, N, H], bias and mask [N, T, S], each axis of
-    which may be 1, and rngs [N] or [1] -> [T, N, H].
+    query [T, N, H], key [S, N, H], value [S, N, E], bias and mask [N, T, S], each axis
+    of which may be 1, and rngs [N] or [1] -> [T, N, E].
     """
     out = map_rows(
         attend_head,
@@ -220,7 +222,7 @@ def _attend_head(
     """Attends with one head of one sequence, `block_size` queries at a time.
 
     With several blocks the backward pass computes the scores again. query [T, H], key
-    and value [S, H], bias and mask [T, S], each axis of which may be 1 -> [T, H].
+    [S, H], value [S, E], bias and mask [T, S], each axis of which may be 1 -> [T, E].
     """
     length = len(query)
     num_blocks = max(1, -(-length // block_size))
@@ -290,5 +292,5 @@ def _attend_block(
         scale=query.shape[-1] ** -0.5,
         drop=functools.partial(dropout, rate=dropout_rate, rng=rng),
         precision=precision,
-        is_block=is_one_of_many,
+        is_one_of_many=is_one_of_many,
     )

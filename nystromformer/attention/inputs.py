@@ -1,6 +1,6 @@
 """Checks of the arrays that an attention is called with: their axes and their dtypes.
 
-Letters: B batch, T query length, S key length, N heads, H head dim.
+Letters: B batch, T query length, S key length, N heads, H head dim, E value dim.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,10 @@ import jax.numpy as jnp
 
 
 def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
-    """Raises ValueError unless shapes are [B, T, N, H], [B, S, N, H], [B, S, N, H].
+    """Raises ValueError unless shapes are [B, T, N, H], [B, S, N, H], [B, S, N, E].
 
-    S is at least 1, as there is no mean over no values. Values may have another number
-    of features than queries and keys. Queries and keys have the same number of heads:
-    grouped-query attention is an error.
+    S is at least 1, as there is no mean over no values. Queries and keys have the same
+    number of heads: grouped-query attention is an error.
     """
     if query.ndim == 3:
         raise ValueError(
@@ -32,7 +31,7 @@ def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
     )
     if not fits_key or value.shape[:3] != key.shape[:3]:
         raise ValueError(
-            "query, key and value must be [B, T, N, H], [B, S, N, H], [B, S, N, H]; "
+            "query, key and value must be [B, T, N, H], [B, S, N, H], [B, S, N, E]; "
             f"got {query.shape}, {key.shape}, {value.shape}"
         )
     if key.shape[1] == 0:

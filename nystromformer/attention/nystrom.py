@@ -1,7 +1,7 @@
 """Nyström attention: `nystrom` over heads and batch, and the convolution of V.
 
-Letters: B batch, T query length, S key length, N heads, H head dim, M landmarks,
-K kernel size.
+Letters: B batch, T query length, S key length, N heads, H head dim, E value dim,
+M landmarks, K kernel size.
 """
 
 from functools import partial
@@ -14,12 +14,12 @@ from flax import nnx
 from nystromformer.attention.base import Attention
 from nystromformer.attention.inputs import check_shapes
 from nystromformer.attention.options import CommonArguments
-from nystromformer.blocks import to_blocks_with_margins
 from nystromformer.dot_product import attend
 from nystromformer.fused import attend_fused_head
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
 from nystromformer.ops import einsum
+from nystromformer.sequence_blocks import to_blocks_with_margins
 from nystromformer.validation import check_choice, check_kernel_size, check_range
 
 PINV_INITS = ("per_matrix", "per_batch")
@@ -119,6 +119,11 @@ class NystromAttention(Attention):
         check_range("num_landmarks", num_landmarks, 1)
         check_range("num_pinv_iters", num_pinv_iters, 0)
         check_kernel_size("conv_kernel_size", conv_kernel_size)
+        if conv_kernel_size > 0 and self.cross_attention:
+            raise ValueError(
+                f"conv_kernel_size={conv_kernel_size} needs self-attention: take "
+                "conv_kernel_size=0 with cross_attention=True"
+            )
         check_choice("landmark_padding", landmark_padding, LANDMARK_PADDINGS)
         check_choice("landmarks", landmarks, LANDMARKS)
         check_choice("pinv", pinv, PINVS)
@@ -153,11 +158,6 @@ class NystromAttention(Attention):
         precision: jax.lax.PrecisionLike,
         kernel: jax.Array | None = None,
     ) -> jax.Array:
-        if kernel is not None and self.cross_attention:
-            raise ValueError(
-                "the convolution of V needs self-attention: make the attention with "
-                "conv_kernel_size=0 for cross attention"
-            )
         if kernel is not None and len(query) != len(key):
             raise ValueError(
                 "the convolution of V needs self-attention, got "
@@ -165,9 +165,9 @@ class NystromAttention(Attention):
                 "conv_kernel_size=0 for cross attention"
             )
 
-        pinv = PINVS[self.pinv]
+        invert = PINVS[self.pinv]
         if self.pinv == "iterative" and self.pinv_init == "per_batch":
-            pinv = partial(iterative_pinv, scale_over=("heads", "batch"))
+            invert = partial(iterative_pinv, scale_over=("heads", "batch"))
         out = nystrom(
             query,
             key,
@@ -176,8 +176,8 @@ class NystromAttention(Attention):
             num_landmarks=self.num_landmarks,
             num_pinv_iters=self.num_pinv_iters,
             landmark_padding=self.landmark_padding,
-            landmarks=partial(LANDMARKS[self.landmarks], seed=self.landmark_seed),
-            pinv=pinv,
+            make_landmarks=partial(LANDMARKS[self.landmarks], seed=self.landmark_seed),
+            invert=invert,
             precision=precision,
             cross_attention=self.cross_attention,
             # cuDNN's kernel rounds what it returns to the dtype of the inputs.
@@ -196,6 +196,19 @@ def _new_conv_kernel(size: int, num_heads: int, rngs: nnx.Rngs) -> nnx.Param:
         rngs.params(), shape=(size, num_heads), minval=-bound, maxval=bound
     )
     return nnx.Param(kernel)
+
+
+def _check_conv_kernel(
+    conv_kernel: jax.Array, query: jax.Array, key: jax.Array, cross_attention: bool
+) -> None:
+    """Raises ValueError for a kernel of another shape, or in cross attention."""
+    if conv_kernel.shape[1:] != query.shape[2:3]:
+        raise ValueError(f"conv_kernel must be [K, N], got {conv_kernel.shape}")
+    if cross_attention or query.shape[1] != key.shape[1]:
+        raise ValueError(
+            f"a conv_kernel needs self-attention, got cross_attention={cross_attention}"
+            f", T = {query.shape[1]} and S = {key.shape[1]}: pass conv_kernel=None"
+        )
 
 
 def nystrom_attention(
@@ -229,7 +242,7 @@ def nystrom_attention(
     Args:
       query: [B, T, N, H].
       key: [B, S, N, H].
-      value: [B, S, N, H].
+      value: [B, S, N, E].
       mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
       num_landmarks, num_pinv_iters, landmark_padding, landmarks, landmark_seed, pinv,
         pinv_init, fused: the options of `NystromAttention`.
@@ -240,11 +253,11 @@ def nystrom_attention(
         precision, module, is_causal: the arguments of `Attention.__call__`.
 
     Returns:
-      [B, T, N, H] in dtype.
+      [B, T, N, E] in dtype.
 
     Raises:
       ValueError: as `NystromAttention` and `Attention.__call__`, or a kernel of another
-        shape.
+        shape or in cross attention.
     """
     options = {
         "num_landmarks": num_landmarks,
@@ -266,8 +279,8 @@ def nystrom_attention(
         cross_attention=cross_attention,
         **options,
     )
-    if conv_kernel is not None and conv_kernel.shape[1:] != query.shape[2:3]:
-        raise ValueError(f"conv_kernel must be [K, N], got {conv_kernel.shape}")
+    if conv_kernel is not None:
+        _check_conv_kernel(conv_kernel, query, key, cross_attention)
     attention.conv_kernel = nnx.data(conv_kernel)
     return attention(
         query,

@@ -26,8 +26,9 @@ from jax import lax
 
 from nystromformer.attention.base import Attention
 from nystromformer.attention.options import CommonArguments
-from nystromformer.blocks import to_blocks
-from nystromformer.ops import at_least_float32, einsum
+from nystromformer.ops import einsum
+from nystromformer.precision import at_least_float32
+from nystromformer.sequence_blocks import to_blocks
 from nystromformer.validation import check_choice, check_range
 
 LSH_SCOPES = ("bucket", "chunk")
@@ -43,8 +44,7 @@ def random_rotations(seed: int, shape: tuple[int, int, int, int]) -> jax.Array:
       shape: N, R, K, H.
 
     Returns:
-      Normal numbers [N, R, K, H]. Axis k is the same for every K, and hence for every
-      length of the sequence.
+      Normal numbers [N, R, K, H]. Axis k is the same for every K, and so every length.
     """
     num_heads, num_hashes, num_axes, head_dim = shape
     # The generator is named, so that a change of jax's default changes no model.

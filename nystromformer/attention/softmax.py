@@ -1,6 +1,6 @@
 """Exact attention: the reference that every approximation is measured against.
 
-Letters: B batch, T query length, S key length, N heads, H head dim.
+Letters: B batch, T query length, S key length, N heads, H head dim, E value dim.
 """
 
 import functools
@@ -87,7 +87,7 @@ class SoftmaxAttention(Attention):
         Args:
           query: [B, T, N, H].
           key: [B, S, N, H].
-          value: [B, S, N, H].
+          value: [B, S, N, E].
           bias: None, or an array that broadcasts to [B, N, T, S].
           mask: None, or bool that broadcasts to [B, N, T, S], True = attend. One that
             broadcasts to [B, 1, 1, S] is padding, as for every `Attention`.
@@ -101,7 +101,7 @@ class SoftmaxAttention(Attention):
           is_causal: whether query t attends to no key after t.
 
         Returns:
-          [B, T, N, H] in dtype.
+          [B, T, N, E] in dtype.
 
         Raises:
           ValueError: shapes that do not fit, integers without a dtype, a boolean bias,

@@ -223,15 +223,32 @@ def test_cross_attention_applies_the_mask_to_keys_alone(name):
         assert relative_error(out[example], expected) <= TOLERANCE["float32"]
 
 
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_takes_values_of_another_number_of_features(name):
+    query, key, value = random_qkv()
+    attend = jax.jit(partial(make(name), mask=PADDING[:, None, None]))
+
+    def add_features(x):
+        """[…, H] and −2 times its first two, as in […, H + 2]."""
+        return np.concatenate([x, -2 * x[..., :2]], axis=-1)
+
+    expected = add_features(attend(query, key, value))
+    out = attend(query, key, add_features(value))
+    assert relative_error(out[PADDING], expected[PADDING]) <= TOLERANCE["float32"]
+
+
 def test_make_attention_rejects_cross_attention():
     with pytest.raises(ValueError, match=r"Identity.* has no cross attention"):
         make("identity", cross_attention=True)
 
 
 def test_convolution_of_v_rejects_cross_attention():
-    attention = make("nystrom", cross_attention=True, conv_kernel_size=5)
-    with pytest.raises(ValueError, match=r"convolution of V needs self-attention"):
-        jax.eval_shape(attention, *random_qkv())
+    with pytest.raises(ValueError, match="conv_kernel_size=5 needs self-attention"):
+        make("nystrom", cross_attention=True, conv_kernel_size=5)
+    query, key, value = random_qkv()
+    message = "T = 61 and S = 67: make the attention with conv_kernel_size=0"
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(make("nystrom"), query[:, :61], key, value)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,6 @@ from tests.tolerance import TOLERANCE, relative_error
 IS_VALID = MASK[:, :, None, None]
 # The attentions without a property, and the reason.
 WITHOUT = {
-    # It forms the [T, S] matrix, whole or in blocks.
-    "linear memory": {"softmax"},
     # Each of its heads draws rotations of its own.
     "equivariance": {"reformer"},
     # Its buckets leave out distant tokens.
@@ -275,21 +273,3 @@ def test_attention_at_extremes_is_finite_forward_and_backward(name, kind):
     key = rows_of_all_heads()
     value = rows_of_all_heads()
     assert all_finite(compiled_with_gradients(name)([query, key, value]))
-
-
-@having("linear memory")
-def test_attention_memory_is_linear_in_length(name):
-    """The gradient with the default options, at 4,096 and 8,192 tokens."""
-
-    def temporary_bytes(length):
-        graphdef, state = nnx.split(make_default(name, max_length=length))
-
-        def total(state, query, key, value):
-            return nnx.merge(graphdef, state)(query, key, value).sum()
-
-        x = jax.ShapeDtypeStruct((1, length, 1, H), jnp.float32)
-        gradient = jax.jit(jax.grad(total, argnums=(1, 2, 3)))
-        memory = gradient.lower(state, x, x, x).compile().memory_analysis()
-        return memory.temp_size_in_bytes
-
-    assert temporary_bytes(8192) <= 2.2 * max(temporary_bytes(4096), 1024)

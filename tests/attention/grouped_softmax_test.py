@@ -162,6 +162,13 @@ def test_choose_group_sizes_keeps_scores_in_the_cache_of_a_cpu(monkeypatch):
     assert sizes == (2, 4, 128)
     sizes = choose_group_sizes((32, 2**20, 2, 64), num_keys=2**20)
     assert sizes == (1, 1, 1)
+    # So they do in cross attention of few queries to many keys.
+    sizes = choose_group_sizes((32, 256, 2, 64), num_keys=2**20)
+    assert sizes == (1, 1, 1)
+    sizes = choose_group_sizes((32, 256, 2, 64), num_keys=2**11)
+    assert sizes == (1, 1, 256)
+    sizes = choose_group_sizes((32, 256, 2, 64), num_keys=2**11 + 1)
+    assert sizes == (1, 1, 128)
 
 
 def test_choose_group_sizes_takes_a_sharded_batch_at_once(monkeypatch):
@@ -184,6 +191,7 @@ def test_softmax_attention_holds_the_scores_of_a_block(monkeypatch):
 
     in_blocks = temporary_bytes()
     monkeypatch.setattr(grouped_softmax, "CPU_BLOCK", 1024)
+    monkeypatch.setattr(grouped_softmax, "CPU_SCORES", 1024**2)
     at_once = temporary_bytes()
     assert in_blocks < at_once / 4
 

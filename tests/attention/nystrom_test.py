@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nystromformer.attention.nystrom import depthwise_conv, nystrom_attention
-from nystromformer.ops import tensor_core_precision
+from nystromformer.precision import tensor_core_precision
 from tests import paper
 from tests.attention.cases import KINDS, MASK, B, H, N, make, normal
 from tests.attention.cases import MAX_LENGTH as L
@@ -70,11 +70,12 @@ def test_nystrom_attention_counts_padding_as_published():
         assert error <= TOLERANCE["float32"]
 
 
-def test_nystrom_attention_gradients_are_derivatives_of_the_paper():
+@pytest.mark.parametrize("num_valid", [11, M, 5])
+def test_nystrom_attention_gradients_are_derivatives_of_the_paper(num_valid):
     """They are those of query, key, value and the kernel, each in three directions."""
     rng = np.random.default_rng(3)
     length = 13
-    mask = np.arange(length) < 11
+    mask = np.arange(length) < num_valid
     query = rng.normal(size=(length, H))
     key = rng.normal(size=(length, H))
     value = rng.normal(size=(length, H))
@@ -118,6 +119,23 @@ def test_nystrom_attention_gradients_are_derivatives_of_the_paper():
                 rel=TOLERANCE["derivative"],
                 abs=TOLERANCE["derivative"],
             )
+
+
+@pytest.mark.parametrize("pinv_init", ["per_matrix", "per_batch"])
+def test_nystrom_attention_of_few_tokens_is_finite_with_many_iterations(pinv_init):
+    """With fewer tokens than landmarks the inverse has no use, and would diverge."""
+    mask = np.arange(L) < 5
+    attend = functools.partial(
+        compile_nystrom(num_pinv_iters=40, pinv_init=pinv_init), mask=mask
+    )
+
+    def total(query, key, value):
+        return jnp.sin(attend(query, key, value)).sum()
+
+    gradients = jax.grad(total, argnums=(0, 1, 2))(*scaled_inputs())
+    for gradient in gradients:
+        assert np.isfinite(gradient).all()
+        assert np.asarray(gradient).any()
 
 
 @pytest.fixture(scope="module")
@@ -181,15 +199,20 @@ def test_nystrom_attention_takes_all_landmarks_beyond_max_length():
 
 
 @pytest.mark.parametrize(
-    ("num_keys", "kernel", "text"),
+    ("num_keys", "kernel", "is_cross", "text"),
     [
-        (L, np.ones((4, N)), "odd.*got 4"),
-        (53, KERNEL, r"self-attention.*67.*53"),
-        (L, np.ones((5, 3)), r"must be \[K, N\], got \(5, 3\)"),
+        (L, np.ones((4, N)), False, "odd.*got 4"),
+        (53, KERNEL, False, r"T = 67 and S = 53: pass conv_kernel=None"),
+        (L, KERNEL, True, r"self-attention, got cross_attention=True, T = 67 and"),
+        (L, np.ones((5, 3)), False, r"must be \[K, N\], got \(5, 3\)"),
     ],
 )
-def test_nystrom_attention_rejects_a_kernel_that_does_not_fit(num_keys, kernel, text):
-    attend = functools.partial(nystrom_attention, conv_kernel=kernel)
+def test_nystrom_attention_rejects_a_kernel_that_does_not_fit(
+    num_keys, kernel, is_cross, text
+):
+    attend = functools.partial(
+        nystrom_attention, conv_kernel=kernel, cross_attention=is_cross
+    )
     with pytest.raises(ValueError, match=text):
         jax.eval_shape(attend, *scaled_inputs(num_keys=num_keys))
 

@@ -12,7 +12,7 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.performer import draw_projection
 from nystromformer.attention.reformer import hash_buckets, random_rotations
 from nystromformer.encoder import Encoder, EncoderConfig
-from nystromformer.ops import tensor_core_precision
+from nystromformer.precision import tensor_core_precision
 from tests.attention.cases import MASK, make, normal, random_qkv
 from tests.jaxpr import equations
 
@@ -50,7 +50,7 @@ CORE = {
     "rows": lambda q, k: factors.nystrom_rows(q, k, [2, 0], VALID, num_landmarks=M),
     "buckets": lambda q, k: hash_buckets(k, VALID, ROTATIONS, bucket_size=8),
     "projection": lambda q, k: draw_projection(KEY, num_features=8, head_dim=H),
-    "positions": lambda q, k: ENCODER._embed(jnp.zeros((2, S), int), None),
+    "positions": lambda q, k: ENCODER._embed(jnp.zeros((2, S), int), None, None),
 }
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.blocks import (
+from nystromformer.sequence_blocks import (
     first_valid_positions,
     ranks,
     to_blocks,
