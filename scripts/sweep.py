@@ -127,7 +127,7 @@ def main(changes: Changes) -> None:
         if flags.FLAGS[name].present and not _CLUSTER.value:
             raise ConfigError(f"--{name} is for SLURM: add --cluster=slurm")
     folder = Path(_WORKDIR.value).expanduser()
-    points = keep_planned_names(find_points(changes), folder)
+    points = take_planned_names(find_points(changes), folder)
     for point in points:
         # The run of another config must not be taken for it.
         check_workdir(epath.Path(folder / point.name), point.config)
@@ -157,6 +157,19 @@ def main(changes: Changes) -> None:
         print(f"{FAILURE_FILE} in a run's folder says why; --retry runs it again")
     if not _CLUSTER.value:
         sys.exit(0 if set(states) == {"done"} else 1)
+
+
+def take_planned_names(points: Sequence[Point], folder: Path) -> list[Point]:
+    """Gives points the names that an earlier sweep has given them, and says so.
+
+    Raises:
+      ConfigError: if runs of different settings would have one name.
+    """
+    renamed_points = keep_planned_names(points, folder)
+    for point, renamed in zip(points, renamed_points, strict=True):
+        if point.name != renamed.name:
+            print(f"{point.name}: in this folder {renamed.name}", file=sys.stderr)
+    return merge(renamed_points)
 
 
 def check_sources(

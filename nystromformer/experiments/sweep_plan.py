@@ -6,15 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nystromformer.config import Config
 from nystromformer.experiments.points import Point
-from nystromformer.experiments.workdir import write_json
+from nystromformer.experiments.workdir import compared_settings, write_json
 from nystromformer.run_files import PLAN_FILE
-
-# Fields of a config that say how it was written, not what is trained.
-NOT_COMPARED = frozenset(
-    field.name for field in dataclasses.fields(Config) if not field.compare
-)
 
 
 def keep_planned_names(points: Sequence[Point], folder: Path) -> list[Point]:
@@ -22,25 +16,51 @@ def keep_planned_names(points: Sequence[Point], folder: Path) -> list[Point]:
 
     A name has the settings that a sweep varies, so two sweeps may name one run
     differently, and would train it twice.
+
+    Args:
+      points: those of this sweep, sources among them.
+      folder: of the sweep.
+
+    Returns:
+      The points in the same order. Two of them have one name if the plan has given a
+      point's own name to a run of other settings.
     """
-    planned_names = {
-        _settings_key(groups): name for name, groups in _read_plan(folder).items()
+    planned_settings = {
+        name: _settings_key(groups) for name, groups in _read_plan(folder).items()
     }
+    planned_names: dict[str, str] = {}
+    for name, key in planned_settings.items():
+        planned_names.setdefault(key, name)
+
     renamed: dict[str, Point] = {}
     # A source has no source itself: it has its name before those that start from it.
     for point in sorted(points, key=lambda point: point.source is not None):
-        source = renamed[point.source].name if point.source in renamed else point.source
-        from_source = dataclasses.replace(point, source=source)
-        key = _settings_key(from_source.planned_config(folder))
-        name = planned_names.get(key, point.name)
-        renamed[point.name] = dataclasses.replace(from_source, name=name)
+        moved = point
+        if point.source in renamed:
+            moved = _start_from(point, renamed[point.source].name)
+        key = _settings_key(moved.planned_config(folder))
+        name = point.name
+        if planned_settings.get(name) != key:
+            name = planned_names.get(key, name)
+        renamed[point.name] = dataclasses.replace(moved, name=name)
     return [renamed[point.name] for point in points]
 
 
+def _start_from(point: Point, source: str) -> Point:
+    """The point with a source of another name."""
+    train = dataclasses.replace(point.config.train, init_from=source)
+    config = dataclasses.replace(point.config, train=train)
+    return dataclasses.replace(point, config=config, source=source)
+
+
 def _settings_key(groups: Mapping[str, Any]) -> str:
-    """A text that two configs share if `Config` takes them for equal."""
-    compared = {key: value for key, value in groups.items() if key not in NOT_COMPARED}
-    return json.dumps(compared, sort_keys=True)
+    """A text that configs share whose runs have equal numbers.
+
+    Runs on two folders of data are two, though a run may go on when its folder moves.
+    """
+    source_dir = groups["task"].get("source_dir")
+    settings = {**compared_settings(groups), "task.source_dir": source_dir}
+    return json.dumps(settings, sort_keys=True)
 
 
 def _read_plan(folder: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +131,8 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
 
     check_path(workdir)
     saved_config = read_config(workdir)
-    saved_settings = _compared_settings(saved_config)
-    settings = _compared_settings(config)
+    saved_settings = compared_settings(saved_config.to_mapping())
+    settings = compared_settings(config.to_mapping())
     # A run that is older than an option of its attention or task goes on with the
     # default.
     defaults = default_settings(saved_config.attention.name)
@@ -176,11 +176,15 @@ def _source_sha256(config: Config) -> str | None:
     return result["params_sha256"] if result else None
 
 
-def _compared_settings(config: Config) -> dict[str, Any]:
-    """The settings that change a run's numbers, by flat keys, in the types of JSON."""
-    groups = json.loads(json.dumps(config.to_mapping()))
-    del groups["overrides"]
-    settings: dict[str, Any] = flatten_dict(groups, sep=".")
+def compared_settings(groups: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that change a run's numbers, by flat keys, as JSON has them.
+
+    Args:
+      groups: a config, as in config.json.
+    """
+    copied_groups: dict[str, Any] = json.loads(json.dumps(groups))
+    del copied_groups["overrides"]
+    settings: dict[str, Any] = flatten_dict(copied_groups, sep=".")
     for key in COMPARED_BY_NAME:
         if settings.get(key):
             settings[key] = Path(settings[key]).name

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from nystromformer.experiments.points import make_points
+from nystromformer.experiments.sweep_plan import write_plan
 from nystromformer.experiments.workdir import write_json
 from tests.commands import ROOT, refused
 from tests.small import SMALL, make_config
@@ -110,6 +112,25 @@ def test_sweep_that_cannot_retry_keeps_the_record_of_the_failure(
     done = commands.run("sweep.py", workdir, LISTOPS, flag, "--retry")
     assert message in refused(done)
     assert record.exists()
+
+
+def test_sweep_takes_the_names_of_an_earlier_one_and_refuses_two_of_one(
+    commands, tmp_path
+):
+    file = f"{ROOT}/configs/listops.py"
+    changes = {"attention.num_landmarks": "3"}
+    [planned] = make_points([file], [{}], presets="quick", changes=changes)
+    write_plan([planned], tmp_path)
+    args = [f"--workdir={tmp_path}", "--dry_run"]
+    grid = "--grid=attention.num_landmarks=3,4"
+    done = commands.run("sweep.py", *args, LISTOPS, grid)
+    name = "listops-nystrom-num_landmarks=3-seed0"
+    assert done.stderr == f"{name}: in this folder {planned.name}\n"
+    assert f"--workdir={tmp_path}/{planned.name}\n" in done.stdout
+    # The plan has a run with the preset's 6 landmarks, which also has this name.
+    done = commands.run("sweep.py", *args, "--plan=quick", "--seeds=1")
+    assert done.returncode == 2
+    assert f"different settings would be named {planned.name}: sweep" in done.stderr
 
 
 # Keeps the script of the job, as SLURM would.

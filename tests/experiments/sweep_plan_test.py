@@ -3,9 +3,12 @@
 import dataclasses
 import json
 
+from etils import epath
+
 from configs.plans import PLANS
 from nystromformer.experiments.points import make_points, parse_grid
 from nystromformer.experiments.sweep_plan import keep_planned_names, write_plan
+from nystromformer.experiments.workdir import check_workdir, write_json
 from tests.commands import ROOT
 
 FILE = f"{ROOT}/configs/listops.py"
@@ -65,6 +68,29 @@ def test_a_run_and_its_source_keep_their_names_together(tmp_path):
     kept = keep_planned_names(points[::-1], tmp_path)
     assert names(kept) == names(planned[::-1])
     assert kept[0].source == "listops-nystrom-pretrain-seed0"
+    # The run that has begun goes on.
+    workdir = tmp_path / kept[0].name
+    workdir.mkdir()
+    write_json(workdir / "config.json", planned[2].planned_config(tmp_path))
+    check_workdir(epath.Path(workdir), kept[0].config)
+
+
+def test_a_name_of_ones_own_is_kept_where_two_sweeps_have_trained_a_run_twice(tmp_path):
+    [point] = grid_points("attention.name=nystrom")
+    write_plan([point, dataclasses.replace(point, name="again")], tmp_path)
+    assert names(keep_planned_names([point], tmp_path)) == [point.name]
+
+
+def test_runs_that_log_more_often_are_the_same_and_those_of_other_texts_are_not(
+    tmp_path,
+):
+    [point] = grid_points("train.log_every=50")
+    write_plan([point], tmp_path)
+    for key, name in (("train.log_every", point.name), ("task.source_dir", "mine")):
+        changes = {key: "10" if key == "train.log_every" else "/texts"}
+        [other] = make_points([FILE], [{}], presets="quick", changes=changes)
+        other = dataclasses.replace(other, name="mine")
+        assert names(keep_planned_names([other], tmp_path)) == [name]
 
 
 def test_a_run_from_another_source_has_a_name_of_its_own(tmp_path):
