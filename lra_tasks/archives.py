@@ -206,12 +206,13 @@ def find_tfds(dataset: str, source_dir: str | None) -> Path | None:
         roots = [source_dir]
     else:
         roots = [os.environ.get("TFDS_DATA_DIR"), "~/tensorflow_datasets"]
-    for root in roots:
-        folder = _find_newest(dataset, root) if root else None
-        if not folder:
-            continue
+    folders = [_find_newest(dataset, root) for root in roots if root]
+    found_folders = [folder for folder in folders if folder]
+    for folder in found_folders:
         if any(folder.glob("*.array_record*")):
             return folder
+    if found_folders:
+        folder = found_folders[0]
         raise DataError(
             f"{folder} is not in array_record files: where TensorFlow is installed, "
             f"run `tfds convert_format --dataset_version_dir={folder} "

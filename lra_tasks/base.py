@@ -17,7 +17,7 @@ from lra_tasks.archives import Archive, obtain
 from lra_tasks.errors import DataError
 from lra_tasks.options import check_option_types
 from lra_tasks.paths import PathLike, get_root, local_path
-from lra_tasks.split import NO_LABEL, SPLITS, Split, hold_out, remove_overlap
+from lra_tasks.split import NO_LABEL, SPLITS, Split, remove_overlap, split_off
 from lra_tasks.subwords import Vocabulary, open_vocabulary, to_tuples
 
 # A split; or, for data made one by one, pairs of an example's tokens and its label.
@@ -195,8 +195,9 @@ class Task:
         Returns:
           The examples of each split.
         """
-        published = self.make_splits(self.find_source(data_dir))
-        splits = hold_out(self.name, published, self.splits, seed=self.seed)
+        splits = self.make_splits(self.find_source(data_dir))
+        for name in sorted(set(self.splits) - set(splits)):
+            splits["train"], splits[name] = split_off(splits["train"], self.seed)
         return remove_overlap(self.name, splits)
 
     def make_splits(self, source: Path) -> dict[str, Split]:
@@ -244,9 +245,7 @@ class Task:
         return tokens.reshape(math.isqrt(len(tokens)), -1)
 
     def source_files(self) -> Iterable[Path]:
-        """Finds the files of `source_dir` whose change makes other data."""
-        if not self.source_dir:
-            return []
+        """Finds the files whose change makes other data; it needs a `source_dir`."""
         source = self.find_source(Path())  # It looks into source_dir alone.
         paths = source.glob(self.files) if self.files else []
         # macOS leaves .DS_Store and ._train.csv beside the files.

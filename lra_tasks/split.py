@@ -4,7 +4,7 @@ import functools
 import hashlib
 import math
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,45 +183,6 @@ def split_off(train: Split, seed: int, fraction: float = 0.1) -> tuple[Split, Sp
         num_drawn = round(fraction * len(members))
         is_drawn[rng.permutation(members)[:num_drawn]] = True
     return train.take(~is_drawn), train.take(is_drawn)
-
-
-def hold_out(
-    name: str, splits: Mapping[str, Split], split_names: Sequence[str], *, seed: int
-) -> dict[str, Split]:
-    """Draws the splits that are missing from what is left of train, one by one.
-
-    Only splits with these names are compared with one another and tested on.
-
-    Args:
-      name: the task's name, for messages.
-      splits: the splits that there are.
-      split_names: train, validation, test, and further ones that begin with "test_".
-      seed: decides which examples are drawn.
-
-    Returns:
-      All splits.
-
-    Raises:
-      DataError: for other names.
-    """
-    further_names = split_names[len(SPLITS) :]
-    is_further_test = [split_name.startswith("test_") for split_name in further_names]
-    if tuple(split_names[: len(SPLITS)]) != SPLITS or not all(is_further_test):
-        raise DataError(
-            f"{name}: the class attribute splits is {split_names}: begin it with "
-            f"{SPLITS}, and each further name with test_"
-        )
-    unknown_names = sorted(set(splits) - set(split_names))
-    if unknown_names:
-        raise DataError(
-            f"{name}: make_splits returns {', '.join(unknown_names)}, but the class "
-            f"attribute splits is {split_names}: rename it here or there"
-        )
-
-    parts = dict(splits)
-    for split_name in sorted(set(split_names) - set(splits)):
-        parts["train"], parts[split_name] = split_off(parts["train"], seed)
-    return parts
 
 
 def remove_overlap(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:

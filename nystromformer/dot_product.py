@@ -1,7 +1,7 @@
 """Exact attention of one head of one sequence, in the layout that suits a CPU.
 
-Letters: T query length, S key length, H head dim. In products l is the longer of T and
-S, and m the shorter.
+Letters: T query length, S key length, H head dim, E value dim. In products l is the
+longer of T and S, and m the shorter.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def attend(
     Args:
       query: [T, H].
       key: [S, H].
-      value: [S, H].
+      value: [S, E].
       mask: [S] or [T, S] bool, or with a single row or column; True = attend. A query
         with nothing to attend to gets finite numbers.
       bias: [T, S], or with one row for all queries or one column for all keys.
@@ -46,7 +46,7 @@ def attend(
       is_one_of_many: whether other blocks of queries share these keys and values.
 
     Returns:
-      [T, H] in at least float32.
+      [T, E] in at least float32.
     """
     accumulation_dtype = at_least_float32(query.dtype)
     has_keys_first = key.shape[0] > query.shape[0]

@@ -215,14 +215,18 @@ class Encoder(nnx.Module):
         if self.token_types is None:
             return x
         if token_types is None:
-            token_types = self._types_by_separators(inputs)
+            token_types = self._types_by_separators(inputs, mask)
         return x + take_rows(self.token_types[...], zero_masked(token_types, mask))
 
-    def _types_by_separators(self, inputs: jax.Array) -> jax.Array:
+    def _types_by_separators(
+        self, inputs: jax.Array, mask: jax.Array | None
+    ) -> jax.Array:
         """Type 0 up to the first separator and 1 after it, int [B, L]."""
         if self.separator is None:
             return jnp.zeros(inputs.shape[:2], jnp.int32)
         is_separator = inputs == self.separator
+        if mask is not None:
+            is_separator &= mask
         num_separators = jax.vmap(ranks)(is_separator)
         num_separators_before = num_separators - is_separator.astype(jnp.int32)
         last_type = min(1, self.token_types.shape[0] - 1)  # RoBERTa has one

@@ -4,7 +4,7 @@ The kernel is `jax.nn.dot_product_attention(implementation="cudnn")`, which need
 memory for scores. What JAX asks of its inputs is seen to here: lengths are even, a mask
 is a number of keys, and under `jax.vmap` all arrays are batched.
 
-Letters: B batch, T query length, S key length, N heads, H head dim.
+Letters: B batch, T query length, S key length, N heads, H head dim, E value dim.
 """
 
 import functools
@@ -32,7 +32,7 @@ def can_fuse(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
     Args:
       query: [B, T, N, H].
       key: [B, S, N, H].
-      value: [B, S, N, H].
+      value: [B, S, N, E].
     """
     arrays = (query, key, value)
     head_dim = query.shape[-1]
@@ -81,7 +81,7 @@ def attend_fused(
     Args:
       query: [B, T, N, H].
       key: [B, S, N, H].
-      value: [B, S, N, H], finite.
+      value: [B, S, N, E], finite.
       mask: [B, S] bool, True = attend; None = all.
       scale: factor of the scores.
       dtype: of the result. The kernel rounds to the dtype of the query.
@@ -89,7 +89,7 @@ def attend_fused(
         other devices and where `can_fuse` is False.
 
     Returns:
-      [B, T, N, H] in dtype.
+      [B, T, N, E] in dtype.
     """
     if not can_fuse(query, key, value):
         return otherwise(query, key, value)
@@ -126,13 +126,13 @@ def attend_with_lengths(
     Args:
       query: [B, T, N, H].
       key: [B, S, N, H].
-      value: [B, S, N, H], finite.
+      value: [B, S, N, E], finite.
       mask: [B, S] bool, True = attend; None = all.
       scale: factor of the scores.
       implementation: of `jax.nn.dot_product_attention`.
 
     Returns:
-      [B, T, N, H] in the dtype of the query.
+      [B, T, N, E] in the dtype of the query.
     """
     batch_size, num_queries = query.shape[:2]
     num_keys = key.shape[1]
@@ -171,13 +171,13 @@ def attend_fused_head(
     Args:
       query: [T, H].
       key: [S, H].
-      value: [S, H], finite.
+      value: [S, E], finite.
       mask: [S] bool, True = attend; None = all.
       scale: factor of the scores.
       precision: of the products where cuDNN does not compute them.
 
     Returns:
-      [T, H] in at least float32. The kernel has rounded it to the dtype of the query.
+      [T, E] in at least float32. The kernel has rounded it to the dtype of the query.
     """
 
     def attend_alone(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:

@@ -192,8 +192,8 @@ class TokenDecoder(Model):
         """
         if config.vocab_size is None:
             raise ValueError(
-                "a decoder tells token ids, and inputs are features, got input_dim="
-                f"{config.input_dim}: take a model without a decoder"
+                "a decoder predicts token ids, but the inputs are features (input_dim="
+                f"{config.input_dim}): take a model without a decoder"
             )
         self.transform = make_dense(config, config.model_dim, config.model_dim, rngs)
         self.norm = make_norm(config, rngs)

@@ -9,7 +9,7 @@ segments of the queries and of the keys) and A = softmax(s Q̃ K̃ᵀ),
 Read from the right it is two ordinary attentions around an M × M matrix,
 attend(Q, K̃, Z · attend(Q̃, K, V)) with Z ≈ A⁺: nothing larger than T × M exists.
 
-Letters: T query length, S key length, H head dim, M landmarks.
+Letters: T query length, S key length, H head dim, E value dim, M landmarks.
 
 Where this differs from the published code, on purpose:
 
@@ -115,9 +115,8 @@ def iterative_pinv(
       matrix: A [..., M, M]; each is scaled by its own norms, the largest column sum
         and the largest row sum of absolute values.
       num_iters: the number of iterations. In float32 more than about 20 can diverge on
-        a matrix of low rank, as equal landmarks make, those of equal tokens or of
-        padding that counts: each iteration enlarges the rounding errors in its null
-        space.
+        a matrix of low rank: each enlarges the rounding errors in its null space. Equal
+        landmarks make such a matrix, those of equal tokens or of padding that counts.
       scale_over: names of vmapped axes. All matrices along them are scaled by the
         largest norms among them, as the published code does over batch and heads.
 
@@ -179,7 +178,7 @@ def nystrom(
     Args:
       query: [T, H].
       key: [S, H].
-      value: [S, H].
+      value: [S, E].
       mask: [S] bool, True = attend; None = all. Keys and values that it excludes must
         be zero. With T = S, unless in cross attention, it also says which queries make
         Q̃; the others must be finite.
@@ -197,7 +196,7 @@ def nystrom(
       attend_head: a function as `dot_product.attend`, for the two attentions.
 
     Returns:
-      [T, H] in at least float32.
+      [T, E] in at least float32.
     """
     scale = query.shape[-1] ** -0.5
     if num_landmarks >= min(query.shape[0], key.shape[0]):
@@ -223,7 +222,7 @@ def nystrom(
         matrix = _identity_if_exact(matrix, landmark_mask)
     z = invert(matrix, num_pinv_iters)
 
-    # Z · softmax(Q̃ Kᵀ) V, [M, H].
+    # Z · softmax(Q̃ Kᵀ) V, [M, E].
     context = attend_head(
         scaled_query_landmarks.astype(query.dtype),
         key,
@@ -259,7 +258,7 @@ def _identity_if_exact(matrix: jax.Array, mask: jax.Array) -> jax.Array:
 def _values_of_landmarks(
     middle: jax.Array, value: jax.Array, mask: jax.Array
 ) -> jax.Array:
-    """The `middle` [M, H], or with n ≤ M valid tokens the values of these.
+    """The `middle` [M, E], or with n ≤ M valid tokens the values of these.
 
     With n ≤ M every landmark is a valid token, and the values of these tokens in the
     place of `middle` make attention exact. Only with n < M are there landmarks without

@@ -77,9 +77,9 @@ def test_nystrom_encoder_is_exported_for_any_batch():
     assert relative_error(out, expected) <= TOLERANCE["float32"]
 
 
-@pytest.mark.parametrize("garbage", [-100, V + 1])
+@pytest.mark.parametrize("garbage", [-100, V + 1, 0])
 def test_encoder_ignores_ids_in_padding_forward_and_backward(garbage):
-    """They may be outside the vocabulary, and id 0 may be the separator."""
+    """They may be outside the vocabulary, or the id of the separator, here 0."""
     is_token = MASK.copy()
     is_token[:, :2] = False  # There is padding in front, too.
     options = {"num_layers": 2, "num_token_types": 2, "separator": 0}

@@ -193,7 +193,9 @@ def test_models_of_tokens_reject_a_cls_token(model):
 
 def test_masked_language_model_rejects_features():
     config = encoder_config(vocab_size=None, input_dim=V, attention="identity")
-    with pytest.raises(ValueError, match=f"token ids, .* input_dim={V}: take a model"):
+    with pytest.raises(
+        ValueError, match=rf"token ids, .* \(input_dim={V}\): take a model"
+    ):
         MaskedLanguageModel(config, rngs=nnx.Rngs(0))
 
 

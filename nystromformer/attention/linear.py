@@ -23,11 +23,11 @@ def kernel_attend(
     Args:
       query_features: φ(Q) [T, R], not negative.
       key_features: φ(K) [S, R], not negative, and zero for padding.
-      value: [S, H].
+      value: [S, E].
       precision: the precision of the products.
 
     Returns:
-      [T, H] in at least float32; zero where all weights are zero.
+      [T, E] in at least float32; zero where all weights are zero.
     """
     accumulation_dtype = at_least_float32(value.dtype)
     # The context is [H, R], as XLA's CPU backend has no bfloat16 product for [R, H].

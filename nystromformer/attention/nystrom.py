@@ -35,12 +35,12 @@ def depthwise_conv(
     with its margins, so that any device computes it by matrix products.
 
     Args:
-      value: [S, H], zero for padding.
-      kernel: [K], K odd, one kernel for all H features.
+      value: [S, E], zero for padding.
+      kernel: [K], K odd, one kernel for all E features.
       precision: the precision of the product.
 
     Returns:
-      [S, H] in the dtype of value.
+      [S, E] in the dtype of value.
 
     Raises:
       ValueError: an even K.
@@ -160,9 +160,8 @@ class NystromAttention(Attention):
     ) -> jax.Array:
         if kernel is not None and len(query) != len(key):
             raise ValueError(
-                "the convolution of V needs self-attention, got "
-                f"T = {len(query)} and S = {len(key)}: make the attention with "
-                "conv_kernel_size=0 for cross attention"
+                f"T = {len(query)} queries and S = {len(key)} keys are cross "
+                "attention, which takes no convolution of V"
             )
 
         invert = PINVS[self.pinv]
@@ -196,19 +195,6 @@ def _new_conv_kernel(size: int, num_heads: int, rngs: nnx.Rngs) -> nnx.Param:
         rngs.params(), shape=(size, num_heads), minval=-bound, maxval=bound
     )
     return nnx.Param(kernel)
-
-
-def _check_conv_kernel(
-    conv_kernel: jax.Array, query: jax.Array, key: jax.Array, cross_attention: bool
-) -> None:
-    """Raises ValueError for a kernel of another shape, or in cross attention."""
-    if conv_kernel.shape[1:] != query.shape[2:3]:
-        raise ValueError(f"conv_kernel must be [K, N], got {conv_kernel.shape}")
-    if cross_attention or query.shape[1] != key.shape[1]:
-        raise ValueError(
-            f"a conv_kernel needs self-attention, got cross_attention={cross_attention}"
-            f", T = {query.shape[1]} and S = {key.shape[1]}: pass conv_kernel=None"
-        )
 
 
 def nystrom_attention(
@@ -279,8 +265,10 @@ def nystrom_attention(
         cross_attention=cross_attention,
         **options,
     )
-    if conv_kernel is not None:
-        _check_conv_kernel(conv_kernel, query, key, cross_attention)
+    if conv_kernel is not None and conv_kernel.shape[1:] != query.shape[2:3]:
+        raise ValueError(f"conv_kernel must be [K, N], got {conv_kernel.shape}")
+    if conv_kernel is not None and cross_attention:
+        raise ValueError("conv_kernel needs self-attention: give no cross_attention")
     attention.conv_kernel = nnx.data(conv_kernel)
     return attention(
         query,

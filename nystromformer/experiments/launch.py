@@ -120,8 +120,8 @@ def _describe_status(status: int) -> str:
     name = signal.Signals(-status).name
     if name == "SIGKILL":
         return (
-            "killed by SIGKILL, as systems do where memory runs out (--max_parallel=1 "
-            "trains one run at a time); its last line"
+            "killed by SIGKILL, as systems do where memory runs out: fewer runs at a "
+            "time, or a larger config.train.grad_accum_steps, need less; its last line"
         )
     return f"killed by {name}; its last line"
 

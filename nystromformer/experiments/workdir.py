@@ -183,7 +183,7 @@ def compared_settings(groups: Mapping[str, Any]) -> dict[str, Any]:
       groups: a config, as in config.json.
     """
     copied_groups: dict[str, Any] = json.loads(json.dumps(groups))
-    del copied_groups["overrides"]
+    copied_groups.pop("overrides", None)  # Older configs have none.
     settings: dict[str, Any] = flatten_dict(copied_groups, sep=".")
     for key in COMPARED_BY_NAME:
         if settings.get(key):

@@ -12,6 +12,7 @@ import numpy as np
 from etils import epath
 
 from nystromformer.errors import CheckpointError, NotFiniteError
+from nystromformer.run_files import BEST_FOLDER
 from nystromformer.training import checkpoint
 from nystromformer.training.chunk_timer import ChunkTimer
 from nystromformer.training.compiled import Programs
@@ -238,7 +239,7 @@ class Trainer:
             self.run_state.best_step = self.step
             self.run_state.best_value = value
             self.best = jax.device_get(self.state.weights)
-            checkpoint.save_weights(self.workdir / "best", self.best)
+            checkpoint.save_weights(self.workdir / BEST_FOLDER, self.best)
 
         metrics.pop("examples")
         texts = [f"{name} {value:.4f}" for name, value in metrics.items()]
@@ -278,7 +279,7 @@ class Trainer:
             test_metrics |= {f"{split}_{name}": x for name, x in metrics.items()}
         # A session that was killed may have written newer weights there than its last
         # checkpoint knows. They are replaced by those that were tested.
-        checkpoint.save_weights(self.workdir / "best", self.best)
+        checkpoint.save_weights(self.workdir / BEST_FOLDER, self.best)
         return test_metrics
 
     def _result(self, test_metrics: dict[str, float]) -> dict[str, Any]:

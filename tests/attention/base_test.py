@@ -246,7 +246,7 @@ def test_convolution_of_v_rejects_cross_attention():
     with pytest.raises(ValueError, match="conv_kernel_size=5 needs self-attention"):
         make("nystrom", cross_attention=True, conv_kernel_size=5)
     query, key, value = random_qkv()
-    message = "T = 61 and S = 67: make the attention with conv_kernel_size=0"
+    message = "T = 61 queries and S = 67 keys are cross attention"
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(make("nystrom"), query[:, :61], key, value)
 

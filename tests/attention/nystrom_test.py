@@ -202,8 +202,8 @@ def test_nystrom_attention_takes_all_landmarks_beyond_max_length():
     ("num_keys", "kernel", "is_cross", "text"),
     [
         (L, np.ones((4, N)), False, "odd.*got 4"),
-        (53, KERNEL, False, r"T = 67 and S = 53: pass conv_kernel=None"),
-        (L, KERNEL, True, r"self-attention, got cross_attention=True, T = 67 and"),
+        (53, KERNEL, False, r"T = 67 queries and S = 53 keys are cross"),
+        (L, KERNEL, True, "needs self-attention: give no cross_attention"),
         (L, np.ones((5, 3)), False, r"must be \[K, N\], got \(5, 3\)"),
     ],
 )

@@ -151,6 +151,10 @@ def test_find_tfds_takes_the_newest_version_and_refuses_tfrecord(tmp_path, monke
     write(newer, {"dataset_info.json": b"{}", "x.tfrecord-0": b""})
     with pytest.raises(DataError, match="tfds convert_format --dataset_version_dir="):
         find_tfds("toy/plain", None)
+    other = tmp_path / "tensorflow_datasets/toy/plain/1.0.0"
+    write(other, {"dataset_info.json": b"{}", "x.array_record-0": b""})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find_tfds("toy/plain", None) == other
 
 
 def test_obtain_downloads_an_archive_in_the_place_of_tfrecord(

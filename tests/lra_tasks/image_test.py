@@ -7,10 +7,9 @@ import PIL.Image
 import pytest
 import tensorflow_datasets as tfds
 
-from lra_tasks.archives import Archive
 from lra_tasks.errors import DataError
 from lra_tasks.image import Image, to_grey
-from tests.lra_tasks.archive_server import serve, tar_of, write, write_tfds
+from tests.lra_tasks.archive_server import tar_of, write, write_tfds
 from tests.lra_tasks.splits import hashes, load_all
 
 BATCH_SIZE = 20
@@ -128,16 +127,6 @@ def test_other_data_are_made_if_a_batch_or_the_archive_changes(tmp_path):
     before = folder_of_data("packed")
     write(tmp_path / "packed", {Image.archive.name: b"shorter"})
     assert folder_of_data("packed") != before
-
-
-def test_source_files_downloads_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with serve(b"") as (url, requests):
-        archive = Archive(f"{url}/cifar.tar.gz", ("cifar",), md5="of another file")
-        task = type("Other", (TinyImage,), {"archive": archive})()
-        assert list(task.source_files()) == []
-    assert not requests
 
 
 def test_make_splits_refuses_a_damaged_batch(tmp_path):

@@ -213,8 +213,11 @@ def test_a_further_test_split_shares_no_example_with_train(tmp_path):
             "splits is .*'ood'.*: begin it with .*, and each further name with test_",
         ),
         ({"splits": ("train", "test", "test_ood")}, "splits is .*: begin it with"),
-        # Without it a tenth of train would be held out.
-        ({"further": "val"}, "make_splits returns val, but .* splits is .*: rename it"),
+        # In place of it a tenth of train would validate.
+        (
+            {"splits": SPLITS, "further": "val"},
+            "makes the splits .*, val, but .* splits is .*: rename them",
+        ),
     ],
 )
 def test_splits_of_other_names_are_refused(tmp_path, attributes, message):

@@ -28,8 +28,9 @@ class Program:
     key: what it is, for the JSON of the benchmark.
     run: starts it, and returns what `wait` waits for; on a CPU it has ended by then.
     wait: waits for the end of all runs, given the result of the last one.
-    check: raises a ConfigError if the last run did not do its work; called after all
-      runs, since it may fetch numbers from the device, which takes time.
+    check: raises a ConfigError if the last run did not do its work; called after the
+      first run and after all, since it may fetch numbers from the device, which takes
+      time.
     peak_bytes: its memory, arguments and results included; None if unknown.
     steps: the number of steps in one run; the time of one step is reported.
     """
@@ -55,7 +56,7 @@ def wait_on_cpu(result: Any) -> None:
 
 
 def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
-    """Times programs in turns, and checks them at the end.
+    """Times programs in turns, and checks them before and after.
 
     Args:
       programs: what is timed.
@@ -80,6 +81,7 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
         }
         rows.append(row)
         if rounds > 0 and _warm_up(program):
+            program.check()
             runnable.append((program, row))
 
     runs = [functools.partial(_run_together, program) for program, _ in runnable]

@@ -103,20 +103,25 @@ def test_measure_runs_nothing_that_needs_more_memory_than_its_container_has(
     assert [len(row["seconds"]) for row in rows] == [2, num_rows]
 
 
-def test_measure_checks_once_after_all_runs():
+def test_measure_checks_after_the_first_run_and_after_all():
     """This program works in its first two runs, and not from the third on."""
     log = []
 
     def check():
         log.append("check")
-        if log.index("check") > 2:
+        if log.count("run") > 2:
             raise ConfigError("the third run failed")
 
     broken = Program({}, lambda: log.append("run"), check=check)
     with pytest.raises(ConfigError, match="the third run failed"):
         measure([broken, program("works")], rounds=3)
-    assert log.count("check") == 1
+    assert log[:2] == ["run", "check"]
+    assert log.count("check") == 2
     assert log[-1] == "check"
+
+    failing = Program({}, lambda: log.append("run"), check=check)
+    with pytest.raises(ConfigError, match="the third run failed"):
+        measure([failing, program("not run", AssertionError())], rounds=3)
 
 
 def test_measure_raises_other_errors():
