@@ -4,7 +4,8 @@
 
 The release is looked for in `task.data_dir` (7.7 GB: it is not downloaded unasked).
 
-`:nystrom,quick` is for two CPU cores: the first 256 bytes of each paper.
+`:nystrom,quick` is for two CPU cores: the first 256 bytes of each paper. What it
+reaches stands in results/quick_tasks/README.md.
 """
 
 from configs import modern, self_pretraining

@@ -2,7 +2,9 @@
 
     python scripts/train.py --config=configs/text.py:nystrom --workdir=DIR
 
-`:nystrom,quick` is for two CPU cores: the first 512 bytes of each review.
+`:nystrom,quick` is for two CPU cores: the first 512 bytes of each review. What it
+reaches stands in results/quick_tasks/README.md, and what the paper's settings reach in
+results/text/README.md.
 
 `:nystrom,subwords` is the paper's IMDb: fine-tuned from a run of `configs/corpus.py` by
 `--config.train.init_from=DIR --config.task.tokenizer=DIR/tokenizer.json`. So is
