@@ -10,7 +10,7 @@ r"""Trains every run of a grid or a plan, each in its own folder in --workdir.
 
 Run the same command again to resume. Finished runs are skipped, and so are failed ones
 unless you pass --retry: failed.txt says why. Ctrl-C and --max_minutes let runs save.
-SLURM gets a run that is still in its queue a second time: look at squeue before.
+SLURM gets a run that is still in its queue a second time: look at squeue first.
 
 Exit status: 0 all done, or submitted; 1 some are not; 2 bad input; 130, 143, 140 and
 142 stopped by Ctrl-C, SIGTERM, SIGUSR2 and --max_minutes.

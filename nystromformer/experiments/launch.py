@@ -89,7 +89,7 @@ class Job:
         if status not in RESUMABLE_STATUSES and ending == "waiting":
             log = (self.workdir / LOG_FILE).read_text(errors="replace")
             last_line = log.strip().rpartition("\n")[2]
-            ending = f"{_describe_status(status)}: {last_line}"
+            ending = _describe_failure(status, last_line)
             (self.workdir / FAILURE_FILE).write_text(ending)
         print(f"{self.workdir.name}: {ending}", flush=True)
 
@@ -113,17 +113,18 @@ class Job:
         return submitit.helpers.DelayedSubmission(Job(self.command, self.workdir))
 
 
-def _describe_status(status: int) -> str:
-    """Says how a process has ended, as in "status 2"."""
+def _describe_failure(status: int, last_line: str) -> str:
+    """Says how a process has failed, as in "status 2: error: no data"."""
     if status >= 0:
-        return f"status {status}"
+        return f"status {status}: {last_line}"
     name = signal.Signals(-status).name
     if name == "SIGKILL":
         return (
             "killed by SIGKILL, as systems do where memory runs out: fewer runs at a "
-            "time, or a larger config.train.grad_accum_steps, need less; its last line"
+            "time, or a larger config.train.grad_accum_steps, need less; its last "
+            f"line: {last_line}"
         )
-    return f"killed by {name}; its last line"
+    return f"killed by {name}; its last line: {last_line}"
 
 
 def run_locally(
