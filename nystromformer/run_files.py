@@ -1,8 +1,10 @@
 """The files in the folder of a run or a sweep, and the settings that change no number.
 
 Reading a run, as a report does, needs neither JAX nor the model, and so this module
-imports nothing.
+imports none of them.
 """
+
+from typing import Any
 
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
@@ -21,3 +23,9 @@ SETTINGS_WITHOUT_EFFECT = frozenset(
         "train.checkpoint_every",
     }
 )
+
+
+def has_imported_weights(workdir: Any) -> bool:
+    """Returns whether the weights below a path were imported, and not trained there."""
+    has_weights = (workdir / BEST_FOLDER).exists()
+    return has_weights and not (workdir / METRICS_FILE).exists()

@@ -14,7 +14,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun, load_run
 from nystromformer.experiments.workdir import read_config, read_result
-from nystromformer.run_files import METRICS_FILE
+from nystromformer.run_files import has_imported_weights
 from nystromformer.training.step import Weights, leaves_by_name
 
 # The names of arrays whose number of rows may differ.
@@ -32,8 +32,7 @@ def check_source(config: Config) -> None:
         return
     folder = epath.Path(config.train.init_from).expanduser()
     read_config(folder)
-    is_imported = not (folder / METRICS_FILE).exists()  # published weights
-    if read_result(folder) is None and not is_imported:
+    if read_result(folder) is None and not has_imported_weights(folder):
         raise ConfigError(f"init_from: {folder} is not finished: train it to its end")
 
 

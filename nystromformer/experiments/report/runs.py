@@ -17,11 +17,11 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.metric_names import is_rate
 from nystromformer.experiments.report.names import hide_seeds, name_runs, sort_key
 from nystromformer.run_files import (
-    BEST_FOLDER,
     CONFIG_FILE,
     METRICS_FILE,
     PLAN_FILE,
     RESULT_FILE,
+    has_imported_weights,
 )
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
@@ -105,9 +105,7 @@ def find_configs(folder: Path) -> dict[Path, Any]:
             configs[plan.parent / name] = config
     for file in folder.rglob(CONFIG_FILE):
         workdir = file.parent
-        has_weights = (workdir / BEST_FOLDER).exists()
-        is_imported = has_weights and not (workdir / METRICS_FILE).exists()
-        if not is_imported:
+        if not has_imported_weights(workdir):
             configs[workdir] = json.loads(file.read_text())
     return configs
 
