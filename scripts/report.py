@@ -1,10 +1,12 @@
 """Writes tables and figures of finished and unfinished runs as one page.
 
     python scripts/report.py RUNS… --out=DIR [--by=attention.num_landmarks]
+        [--compare_with=softmax,identity]
 
 RUNS are workdirs of scripts/train.py, or folders that contain workdirs. DIR is a new
 folder or an earlier report; it gets report.html, report.md, LaTeX, CSV and figures.
 --by names the settings that colours tell apart in the figures of scores by cost.
+--compare_with names the attentions from which differences are shown.
 """
 
 from pathlib import Path
@@ -18,6 +20,11 @@ _OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
 _BY = flags.DEFINE_list(
     "by", ["attention"], "attention, or keys of the config: a colour for each value"
 )
+_COMPARE_WITH = flags.DEFINE_list(
+    "compare_with",
+    [],
+    "attentions from which the differences are shown; by default softmax and the first",
+)
 
 
 def main(folders: list[str]) -> None:
@@ -28,7 +35,7 @@ def main(folders: list[str]) -> None:
     """
     paths = [Path(folder).expanduser() for folder in folders]
     out = Path(str(_OUT.value)).expanduser()
-    print(build(paths, out, group_by=_BY.value))
+    print(build(paths, out, _BY.value, _COMPARE_WITH.value))
 
 
 if __name__ == "__main__":

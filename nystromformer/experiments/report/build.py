@@ -44,7 +44,10 @@ class Section(NamedTuple):
 
 
 def build(
-    folders: Iterable[Path], out: Path, group_by: Sequence[str] = ("attention",)
+    folders: Iterable[Path],
+    out: Path,
+    group_by: Sequence[str] = ("attention",),
+    compare_with: Sequence[str] = (),
 ) -> str:
     """Writes the report on all runs in and below some folders.
 
@@ -53,27 +56,30 @@ def build(
       out: the folder to write.
       group_by: `attention`, or keys of the config. Runs that are equal in all of them
         have one colour in the figures of scores by cost.
+      compare_with: the attentions from which differences are shown, as in
+        `tables.paired_table`.
 
     Returns:
       A sentence: how many runs are finished, and where the page is.
 
     Raises:
-      ConfigError: if there is no run, no run has a setting of `group_by`, or `out`
-        holds something else than a report.
+      ConfigError: if there is no run, no run has a setting of `group_by` or an
+        attention of `compare_with`, or `out` holds something else than a report.
     """
     # `frame` has a row for each run and metric, `runs` a row for each run.
     frame = read_runs(folders)
     frame["group"] = group_names(frame, group_by)
     runs = frame.drop_duplicates("run")
+    scores = tables.score_table(frame)
+    pairs = tables.paired_table(frame, compare_with)
     markdown.check_folder(out, RUNS_FILE)
     out.mkdir(parents=True, exist_ok=True)
 
     # runs.csv comes first, since a folder that has it may be written again: a report
     # that fails after this line does not block the next one.
     table_of_runs = _write_runs(runs, out)
-    scores = tables.score_table(frame)
     _write_scores(frame, scores, out)
-    sections = _make_sections(frame, scores, out)
+    sections = _make_sections(frame, scores, pairs, out)
     count = f"{runs['finished'].sum()} of {len(runs)} runs finished"
     _write_pages(frame, runs, table_of_runs, sections, count, out)
     return f"{count}; see {out / 'report.html'}"
@@ -102,14 +108,15 @@ def _write_scores(frame: Frame, scores: Frame, out: Path) -> None:
     (out / "table.tex").write_text(latex, "utf-8")
 
 
-def _make_sections(frame: Frame, scores: Frame, out: Path) -> list[Section]:
+def _make_sections(
+    frame: Frame, scores: Frame, pairs: Frame, out: Path
+) -> list[Section]:
     """Makes the parts of the page, and draws their figures."""
     score_notes = ["scores"]
     if any("published" in column for column in scores):
         score_notes.append("published")
     sections = [Section("Test scores", scores, score_notes, [])]
 
-    pairs = tables.paired_table(frame)
     if len(pairs):
         sections.append(Section("Paired differences", pairs, ["pairs"], []))
 

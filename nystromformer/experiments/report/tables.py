@@ -2,13 +2,14 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 from scipy.special import stdtrit
 
 from lra_tasks import LRA
+from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.published import AVERAGE, cite
 from nystromformer.experiments.report.runs import Frame, heading, scale
 
@@ -168,14 +169,30 @@ def format_difference(runs: Frame, reference: Frame) -> str:
     return f"{mean:+.2f} ± {bound:.2f} ({count}), {comparison} {noise}"
 
 
-def paired_table(frame: Frame) -> Frame:
-    """Makes the table of differences to exact attention and to the first attention.
+def paired_table(frame: Frame, compare_with: Sequence[str] = ()) -> Frame:
+    """Makes the table of differences from the rows of some attentions.
 
     A row is compared with the reference of its preset: of the reference attention's
     rows, the one with the most seeds. Rows of presets without one, and these references
     themselves, are compared with the main reference, which has the most seeds of all.
     Runs are compared where their test data are the same.
+
+    Args:
+      frame: a row for each run and metric.
+      compare_with: the reference attentions; if there are none, exact attention and the
+        first attention of each column.
+
+    Raises:
+      ConfigError: for a reference attention that no run has.
     """
+    known_attentions = list(frame["attention"].unique())
+    for attention in compare_with:
+        if attention not in known_attentions:
+            raise ConfigError(
+                f"--compare_with={attention}: no run has this attention; "
+                f"name one of {', '.join(known_attentions)}"
+            )
+
     cells: dict[str, dict[str, str]] = defaultdict(dict)  # row -> column -> text
     finished = frame[frame["finished"]]
     by_row = finished.groupby(["column", "label"])
@@ -183,7 +200,8 @@ def paired_table(frame: Frame) -> Frame:
     for (column, _), runs in finished.groupby(["column", test_data], sort=False):
         points = column.replace("%", "points")
         group_of_label = dict(list(runs.groupby("label", sort=False)))
-        for label, reference in _list_pairs(runs):
+        references = compare_with or (EXACT, runs["attention"].iloc[0])
+        for label, reference in _list_pairs(runs, references):
             text = format_difference(group_of_label[label], group_of_label[reference])
             if text:
                 cells[f"{label} − {reference}"][points] = text
@@ -192,11 +210,13 @@ def paired_table(frame: Frame) -> Frame:
     return table.reset_index(names="difference")
 
 
-def _list_pairs(runs: Frame) -> Iterator[tuple[str, str]]:
+def _list_pairs(
+    runs: Frame, reference_attentions: Sequence[str]
+) -> Iterator[tuple[str, str]]:
     """Yields each label and the reference of its row, no pair twice."""
     preset_of_label = dict(zip(runs["label"], runs["preset"], strict=True))
     past_references: set[str] = set()  # those of the attentions before
-    for attention in dict.fromkeys((EXACT, runs["attention"].iloc[0])):
+    for attention in dict.fromkeys(reference_attentions):
         runs_of_attention = runs[runs["attention"] == attention]
         if runs_of_attention.empty:
             continue

@@ -96,3 +96,10 @@ def test_report_command_writes_to_out_or_says_why_not(commands, three, tmp_path)
     )
     assert "--by=landmarks: no run has this setting" in refused(done)
     assert not (tmp_path / "new").exists()
+    unknown = "--compare_with=softmax,exact"
+    done = commands.run(
+        "report.py", f"{tmp_path}/runs", f"--out={tmp_path}/new", unknown
+    )
+    message = "--compare_with=exact: no run has this attention; name one of nystrom, "
+    assert message in refused(done)
+    assert not (tmp_path / "new").exists()

@@ -172,6 +172,19 @@ def test_paired_table_judges_against_the_rows_of_most_seeds(runs):
     }
 
 
+def test_paired_table_compares_with_the_attentions_that_are_named(runs):
+    for arg in ("nystrom", "softmax", "linear", "identity"):
+        runs.add(f"{arg},quick", 0.5)
+    pairs = paired_table(runs.read(), ["identity", "linear"])["difference"]
+    assert list(pairs) == [
+        "nystrom − identity",
+        "softmax − identity",
+        "linear − identity",
+        "nystrom − linear",
+        "softmax − linear",
+    ]
+
+
 def test_paired_table_compares_attentions_of_one_preset(runs):
     """Both presets of a task may have the same test data."""
     for arg in ("nystrom", "softmax"):
