@@ -14,7 +14,11 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=auto
 
 # Only for `paper` and `speed`. Set ACCELERATOR= where only SLURM's nodes have one.
 ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
-	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\", or \"jax[tpu]\"")
+	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\" (or jax[cuda12], jax[tpu])")
+# Checked before .venv is made, which would else keep this Python.
+NEW_PYTHON := import sys, ensurepip; sys.version_info >= (3, 11) or sys.exit( \
+	"error: this is Python " + sys.version.split()[0] + ", and 3.11 or newer is needed: " \
+	"name one, as in `make PYTHON=python3.12 train`")
 
 # The attentions, training, and the commands, whose flags for XLA depend on jaxlib.
 SHORT := tests/nystrom_test.py tests/attention/nystrom_test.py tests/encoder*_test.py \
@@ -75,6 +79,7 @@ clean: ## remove .venv; keep runs/
 	rm -rf $(VENV)
 
 $(BIN)/python:
+	@$(PYTHON) -c '$(NEW_PYTHON)'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/ready: requirements.txt pyproject.toml | $(BIN)/python

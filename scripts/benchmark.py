@@ -22,6 +22,7 @@ from lra_tasks import LRA
 from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
+from nystromformer.experiments.accelerator import check_single_gpu
 from nystromformer.experiments.benchmark.attentions import attention_groups
 from nystromformer.experiments.benchmark.page import write_benchmark
 from nystromformer.experiments.benchmark.specs import (
@@ -69,6 +70,7 @@ def main() -> None:
     if _PEERS.value and not _REPEATS.value:
         raise ConfigError("--peers measures time alone: give --repeats of at least 1")
     check_flags_have_an_effect()
+    check_single_gpu(jax.default_backend(), jax.device_count())
     specs = parse_attentions()
     torch_baselines = load_torch_baselines() if _PEERS.value else None
     use_compilation_cache()

@@ -19,17 +19,15 @@ known; DIR/logs has what each command printed, and DIR/runs the runs, which save
 they are stopped. To go on with one on another machine, copy its folder there and run
 `python scripts/train.py` with the config that stands first in its log, and its workdir.
 Neither network nor git is needed: Text and Image are left out if their data are not
-prepared.
+prepared. A TPU admits one process at a time, so there nothing runs side by side.
 
 The exit status is 1 if a check of correctness fails or does not end in time, and 128
 plus the number of the signal if one has stopped the check. --smoke goes through every
 stage on small sizes, in two minutes on a CPU.
 """
 
-import importlib.util
 import itertools
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -42,6 +40,7 @@ from lra_tasks import LRA
 from lra_tasks.task import get_task
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import check_results, cli, correctness, provenance
+from nystromformer.experiments.accelerator import find_platform, has_peers
 from nystromformer.experiments.check_results import add_row
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.stages import (
@@ -93,6 +92,8 @@ class Benchmark(NamedTuple):
 def main() -> None:
     """Runs the stages, and prints tables of the results."""
     out = Path(_OUT.value).expanduser()
+    if _STAGE.value:
+        out.mkdir(parents=True, exist_ok=True)
     if _STAGE.value == "device":
         add_row(out, {"stage": "device", **provenance.source()})
         return
@@ -102,14 +103,22 @@ def main() -> None:
 
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"--out={out} is not empty: name a new folder, or delete it")
-    (out / "logs").mkdir(parents=True)
     deadline = time.monotonic() + _SECONDS.value
+    platform = find_platform()
+    if platform == "cpu" and not _SMOKE.value:
+        raise ConfigError(
+            'JAX has no accelerator here: pip install "jax[cuda13]", or "jax[tpu]"; '
+            "--smoke goes through all stages on a CPU"
+        )
+    # A TPU admits one process at a time.
+    num_at_once = 1 if platform == "tpu" else num_workers()
+    (out / "logs").mkdir(parents=True)
     with StopFlag() as stop:
         for stage, commands in list_stages(out).items():
             limit = deadline - time.monotonic() - SECONDS_TO_SAVE
             if stage in LIMITS and not _SMOKE.value:
                 limit = min(limit, LIMITS[stage])
-            run_stage(stage, commands, limit, out, stop)
+            run_stage(stage, commands, limit, out, stop, num_at_once)
 
     rows = check_results.read_rows(out)
     print("\n".join(check_results.format_rows(rows)))
@@ -136,7 +145,7 @@ def list_stages(out: Path) -> dict[str, list[Command]]:
         "correctness": [correctness_command(out), *compile_commands(benchmarks, out)],
     }
     repeats = "--repeats=1" if _SMOKE.value else "--repeats=5"
-    peers = ["--peers"] if has_peers() else []
+    peers = ["--peers"] if not _SMOKE.value and has_peers() else []
     for benchmark in benchmarks:
         folder = out / "benchmark" / benchmark.stage
         words = [*benchmark_words(benchmark, folder), repeats, *peers]
@@ -258,15 +267,6 @@ def compile_commands(benchmarks: Sequence[Benchmark], out: Path) -> Iterator[Com
             part = benchmark._replace(attentions=[label], columns=[column])
             words = benchmark_words(part, out / "compile" / name)
             yield Command(name, [*words, "--repeats=1"])
-
-
-def has_peers() -> bool:
-    """Whether PyTorch and transformers are installed, and see the accelerator."""
-    libraries = ("torch", "transformers")
-    if _SMOKE.value or not all(map(importlib.util.find_spec, libraries)):
-        return False
-    program = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def train_command(task: str, out: Path) -> Command:

@@ -43,7 +43,12 @@ def read_benchmark(folder: Path) -> Iterator[Row]:
 
 
 def format_rows(rows: Sequence[Row]) -> list[str]:
-    """Returns the lines of three tables: commands, correctness and times."""
+    """Returns the device, and the lines of tables: commands, correctness and times."""
+    devices = [
+        f"{row['device']}, jax {row['versions']['jax']}"
+        for row in rows
+        if "device" in row
+    ]
     commands = [
         [row["command"], row["status"], f"{row['seconds']:.0f}"]
         for row in rows
@@ -72,6 +77,8 @@ def format_rows(rows: Sequence[Row]) -> list[str]:
     ]
     checks_header = ["case", "largest error", "limit", "verdict", "same bits twice"]
     lines = [
+        *devices,
+        "",
         *make_table(["command", "status", "seconds"], commands),
         "",
         *make_table(checks_header, checks),

@@ -37,18 +37,23 @@ class Command(NamedTuple):
 
 
 def num_workers() -> int:
-    """Returns how many commands or checks run side by side.
+    """Returns how many commands or checks run side by side on a CPU or GPU.
 
-    They are at least three, so that all runs of the stage `train` begin at once, and
-    on many cores a third of these, because each compilation has threads of its own.
+    It is a third of the cores, because each compilation has threads of its own, but at
+    least three, so that all runs of the stage `train` begin at once.
     """
     return max(3, 1 + num_cores() // 3)
 
 
 def run_stage(
-    stage: str, commands: Sequence[Command], limit: float, out: Path, stop: StopFlag
+    stage: str,
+    commands: Sequence[Command],
+    limit: float,
+    out: Path,
+    stop: StopFlag,
+    num_at_once: int,
 ) -> None:
-    """Runs the commands of a stage side by side, and adds a row for each.
+    """Runs the commands of a stage, several side by side, and adds a row for each.
 
     Args:
       stage: its name.
@@ -56,9 +61,10 @@ def run_stage(
       limit: seconds after which it is stopped.
       out: the folder of the results.
       stop: a signal that has come stops the stage, too.
+      num_at_once: how many commands run side by side.
     """
     deadline = time.monotonic() + limit
-    with ThreadPoolExecutor(num_workers()) as pool:
+    with ThreadPoolExecutor(num_at_once) as pool:
         futures = [pool.submit(run_command, x, deadline, out, stop) for x in commands]
         for future in as_completed(futures):
             row = future.result()

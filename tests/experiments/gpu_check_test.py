@@ -44,13 +44,14 @@ def test_list_failures_has_what_failed_and_what_did_not_end():
 
 def test_format_rows_shows_the_largest_error_and_why_there_is_none():
     rows = [
-        {"stage": "device", "command": "python scripts/gpu_check.py"},
+        {"stage": "device", "device": "1 × H200", "versions": {"jax": "0.10.2"}},
         {"stage": "steps", "command": "steps", "status": "ok", "seconds": 1.0},
         check_row(same_bits=False),
         check_row(error=float("nan"), same_bits=True),
         {**check_row(), "failure": "no kernel"},
     ]
     text = "\n".join(format_rows(rows))
+    assert text.startswith("1 × H200, jax 0.10.2\n")
     assert "| steps | ok | 1 |" in text
     assert "| 1.0e-03 (query) | 1e-02 | ok | no |" in text
     assert "| nan (query) | 1e-02 | ok | yes |" in text
@@ -95,6 +96,19 @@ def test_gpu_check_refuses_a_folder_with_results(commands, tmp_path):
     done = commands.run("gpu_check.py", f"--out={tmp_path}", "--smoke")
     assert "is not empty" in refused(done)
     assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl"]
+
+
+def test_gpu_check_refuses_a_machine_without_an_accelerator(commands, tmp_path):
+    done = commands.run("gpu_check.py", f"--out={tmp_path}/new")
+    assert "JAX has no accelerator here" in refused(done)
+    assert not (tmp_path / "new").exists()
+
+
+def test_gpu_check_stage_makes_its_folder(commands, tmp_path):
+    out = tmp_path / "new"
+    done = commands.run("gpu_check.py", f"--out={out}", "--stage=device")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((out / "results.jsonl").read_text())["stage"] == "device"
 
 
 def test_gpu_check_leaves_no_command_behind_when_a_signal_stops_it(commands, tmp_path):

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -44,9 +44,30 @@ class Program:
 
 
 def compile_program(function: Any, *args: Any) -> tuple[Any, int | None]:
-    """Compiles a jitted function for these arguments; also returns its bytes."""
-    compiled = function.lower(*args).compile()
+    """Compiles a jitted function for these arguments.
+
+    Returns:
+      The compiled function, and the bytes that it needs. If the compiler already finds
+      that the memory is too small, as a TPU's does, a function that raises its error,
+      and None.
+    """
+    try:
+        compiled = function.lower(*args).compile()
+    except RuntimeError as error:
+        if not _is_out_of_memory(error):
+            raise
+        return functools.partial(_raise, error), None
     return compiled, program_bytes(compiled)
+
+
+def _raise(error: RuntimeError, *_: Any) -> NoReturn:
+    """Raises an error, in the place of a program that could not be compiled."""
+    raise error
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether JAX or PyTorch raised an error because the memory is too small."""
+    return any(text in str(error) for text in OUT_OF_MEMORY)
 
 
 def wait_on_cpu(result: Any) -> None:
@@ -150,9 +171,9 @@ def _warm_up(program: Program) -> bool:
     try:
         program.wait(program.run())
     except RuntimeError as error:
-        if any(text in str(error) for text in OUT_OF_MEMORY):
-            return False
-        raise
+        if not _is_out_of_memory(error):
+            raise
+        return False
     return True
 
 

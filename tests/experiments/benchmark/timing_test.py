@@ -10,6 +10,7 @@ from nystromformer.experiments.benchmark import timing
 from nystromformer.experiments.benchmark.timing import (
     MIN_SECONDS,
     Program,
+    compile_program,
     measure,
     sample_in_turns,
 )
@@ -79,6 +80,21 @@ def test_measure_goes_on_where_memory_runs_out(text):
     full = program("full", jax.errors.JaxRuntimeError(text))
     rows = measure([full, program("fits")], rounds=3)
     assert [len(row["seconds"]) for row in rows] == [0, 3]
+
+
+class TooLarge:
+    """A function that a TPU's compiler refuses, as XLA for a v5e does."""
+
+    def lower(self, *args):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory on HBM")
+
+
+def test_measure_goes_on_where_a_compiler_finds_that_memory_is_too_small():
+    run, peak_bytes = compile_program(TooLarge(), 1.0)
+    assert peak_bytes is None
+    too_large = Program({"attention": "a"}, lambda: run(1.0))
+    rows = measure([too_large, program("b")], rounds=2)
+    assert [len(row["seconds"]) for row in rows] == [0, 2]
 
 
 def test_measure_runs_nothing_that_needs_more_memory_than_a_machine_has():

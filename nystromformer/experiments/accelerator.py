@@ -1,0 +1,52 @@
+"""The accelerator of this machine, for the scripts that measure it.
+
+Processes of their own look for it: one that has it open takes a GPU's memory, or keeps
+a TPU from all others.
+"""
+
+import importlib.util
+import subprocess
+import sys
+
+from nystromformer.errors import ConfigError
+
+
+def find_platform() -> str:
+    """Returns the platform on which JAX computes here: "cpu", "gpu" or "tpu".
+
+    Raises:
+      ConfigError: if JAX does not start, or sees more than one GPU.
+    """
+    program = "import jax; print(jax.default_backend(), jax.device_count())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True
+    )
+    if done.returncode:
+        last_line = done.stderr.strip().splitlines()[-1]
+        raise ConfigError(f"JAX does not start on this machine: {last_line}")
+
+    platform, num_devices = done.stdout.split()
+    check_single_gpu(platform, int(num_devices))
+    return platform
+
+
+def check_single_gpu(platform: str, num_devices: int) -> None:
+    """Raises ConfigError if JAX sees several GPUs.
+
+    A benchmark would use one of them, but `softmax` would not be cuDNN's kernel, which
+    it is only where there is a single GPU.
+    """
+    if platform == "gpu" and num_devices > 1:
+        raise ConfigError(
+            f"JAX sees {num_devices} GPUs, and one is measured: set "
+            "CUDA_VISIBLE_DEVICES=0, or the number of another one"
+        )
+
+
+def has_peers() -> bool:
+    """Whether PyTorch and transformers are installed, and see a GPU."""
+    libraries = ("torch", "transformers")
+    if not all(map(importlib.util.find_spec, libraries)):
+        return False
+    program = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", program]).returncode == 0
