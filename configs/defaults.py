@@ -67,7 +67,7 @@ AS_PUBLISHED = {
     **attention(landmark_padding="count", pinv_init="per_batch"),  # nystrom
     **attention(sharing="layerwise_per_head"),  # linformer
     **attention(kernel="published", redraw_features=True),  # performer
-    **attention(lsh_scope="chunk"),  # reformer
+    **attention(lsh_scope="chunk", redraw_hashes=True),  # reformer
 }
 
 SMOKE = {

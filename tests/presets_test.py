@@ -34,10 +34,15 @@ ATTENTION_OPTIONS = {
     "softmax": {"dropout_rate": 0.1, "fused": True},
     "linformer": {"projection_dim": 256, "sharing": "key_value"},
     "performer": {"num_features": 256, "kernel": "softmax", "redraw_features": False},
-    "reformer": {"num_hashes": 2, "bucket_size": 64, "seed": 0, "lsh_scope": "bucket"},
+    "reformer": {
+        "num_hashes": 2,
+        "bucket_size": 64,
+        "lsh_scope": "bucket",
+        "redraw_hashes": False,
+    },
     # A token sees 128 on each side, and itself.
     "longformer": {"window": 256},
-    "bigbird": {"block_size": 64, "num_random_blocks": 3, "seed": 0},
+    "bigbird": {"block_size": 64, "num_random_blocks": 3},
     "linear": {},
     "efficient": {},
     "identity": {},

@@ -107,13 +107,14 @@ def make_attention(
                     landmark_seed=0, pinv="iterative", pinv_init="per_matrix",
                     fused=False
         softmax     dropout_rate=0.0, fused=True
-        bigbird     block_size=64, num_random_blocks=3, seed=0
+        bigbird     block_size=64, num_random_blocks=3
         efficient   none
         linear      none
         linformer   projection_dim=256, sharing="key_value"
         longformer  window=256
         performer   num_features=256, kernel="softmax", redraw_features=False
-        reformer    num_hashes=2, bucket_size=64, seed=0, lsh_scope="bucket"
+        reformer    num_hashes=2, bucket_size=64, lsh_scope="bucket",
+                    redraw_hashes=False
         identity    none
 
     Configs start from the options of the paper's experiments instead, `paper_options`

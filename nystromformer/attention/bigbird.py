@@ -5,12 +5,12 @@ transformer construction (ITC). Block i of the queries attends to the blocks i â
 i + 1, to the first and the last, and to num_random_blocks others; the first and the
 last block attend to everything. O(L Â· block_size) memory.
 
-Differs from the published code: the first and the last block are those with valid
-tokens and random blocks are drawn between them, so adding padding changes nothing; the
-draw of block i is a pure function of (seed, i), shared by heads and layers; blocks that
+As in the published code, each head of each layer has random blocks of its own, and
+keeps them. Differs from it: the first and the last block are those with valid tokens
+and random blocks are drawn between them, so adding padding changes nothing; blocks that
 coincide (window and ends, in a short sequence) are seen once.
 
-Letters: L length, H head dim, C blocks, b tokens of a block, r random blocks.
+Letters: L length, N heads, H head dim, C blocks, b tokens of a block, r random blocks.
 """
 
 from functools import partial
@@ -21,13 +21,36 @@ import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
 from nystromformer.attention.options import CommonArguments
+from nystromformer.attention.random_key import make_random_key, read_random_key
 from nystromformer.dot_product import attend
 from nystromformer.sequence_blocks import to_blocks
 from nystromformer.validation import check_range
 
 
+def draw_uniform(key: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
+    """Draws the numbers that choose random blocks.
+
+    Args:
+      key: the key of the draw.
+      shape: N, C, r.
+
+    Returns:
+      Uniform numbers [N, C, r]. Those of block i are the same for every C, and so for
+      every length.
+    """
+    num_heads, num_blocks, num_random_blocks = shape
+
+    def draw(head: jax.Array, block: jax.Array) -> jax.Array:
+        block_key = jax.random.fold_in(jax.random.fold_in(key, head), block)
+        return jax.random.uniform(block_key, (num_random_blocks,), jnp.float32)
+
+    draw_blocks = jax.vmap(draw, in_axes=(None, 0))
+    draw_heads = jax.vmap(draw_blocks, in_axes=(0, None))
+    return draw_heads(jnp.arange(num_heads), jnp.arange(num_blocks))
+
+
 def choose_blocks(
-    valid: jax.Array, num_random_blocks: int, seed: int
+    valid: jax.Array, uniform: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The blocks of keys that each block of queries attends to.
 
@@ -42,8 +65,7 @@ def choose_blocks(
 
     Args:
       valid: [C] bool, the blocks with at least one valid token.
-      num_random_blocks: r.
-      seed: the seed of the draw.
+      uniform: [C, r], numbers in [0, 1) that choose the random blocks.
 
     Returns:
       blocks [C, 5 + r] int32: window, ends, random ones.
@@ -56,14 +78,8 @@ def choose_blocks(
     last = num_blocks - 1 - jnp.argmax(valid[::-1])
     blocks, exists = _window_and_ends(num_blocks, first, last)
 
-    def draw(block: jax.Array) -> jax.Array:
-        # The generator is named, so that a change of jax's default changes no model.
-        key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), block)
-        return jax.random.uniform(key, (num_random_blocks,), jnp.float32)
-
-    uniform = jax.vmap(draw)(jnp.arange(num_blocks))  # [C, r]
-    for column in range(num_random_blocks):
-        # Draw a number among the free blocks, those that the row has not yet.
+    for column in range(uniform.shape[1]):
+        # Choose a number among the free blocks, those that the row has not yet.
         num_free = last - first + 1 - exists.sum(1)
         position = uniform[:, column] * num_free.astype(uniform.dtype)
         free_index = jnp.minimum(position.astype(blocks.dtype), num_free - 1)
@@ -115,16 +131,14 @@ class BigBirdAttention(Attention):
         *,
         block_size: int = 64,
         num_random_blocks: int = 3,
-        seed: int = 0,
         **common: Unpack[CommonArguments],
     ):
-        """Makes the attention.
+        """Makes the attention and draws the key of its random blocks.
 
         Args:
           block_size: the tokens of a block; the window is three blocks.
           num_random_blocks: further blocks that each block attends to, if there are so
             many.
-          seed: the seed of the random blocks.
           **common: the arguments of every `Attention`.
 
         Raises:
@@ -136,7 +150,12 @@ class BigBirdAttention(Attention):
         check_range("num_random_blocks", num_random_blocks, 0, num_blocks)
         self.block_size = block_size
         self.num_random_blocks = num_random_blocks
-        self.seed = seed
+        self.random_key = make_random_key(common["rngs"].params())
+
+    def per_head(self, length: int) -> tuple[jax.Array, ...]:
+        num_blocks = -(-length // self.block_size)
+        shape = (self.num_heads, num_blocks, self.num_random_blocks)
+        return (draw_uniform(read_random_key(self.random_key), shape),)
 
     def attend(
         self,
@@ -145,6 +164,7 @@ class BigBirdAttention(Attention):
         value: jax.Array,
         mask: jax.Array | None,
         precision: jax.lax.PrecisionLike,
+        uniform: jax.Array,
     ) -> jax.Array:
         length, head_dim = query.shape
         if mask is None:
@@ -154,9 +174,7 @@ class BigBirdAttention(Attention):
         key_blocks = to_blocks(key, self.block_size)
         value_blocks = to_blocks(value, self.block_size)
         valid = to_blocks(mask, self.block_size)  # [C, b]
-        blocks, exists, ends = choose_blocks(
-            valid.any(1), self.num_random_blocks, self.seed
-        )
+        blocks, exists, ends = choose_blocks(valid.any(1), uniform)
 
         num_blocks = len(query_blocks)
         keys = key_blocks[blocks].reshape(num_blocks, -1, head_dim)  # [C, (5 + r) b, H]

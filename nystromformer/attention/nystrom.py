@@ -102,7 +102,8 @@ class NystromAttention(Attention):
           landmark_padding: "mask", or "count" for the published treatment of padding.
           landmarks: a name in `nystromformer.landmarks.LANDMARKS`: "segment_means",
             "random" or "kmeans".
-          landmark_seed: the seed of randomly drawn tokens.
+          landmark_seed: decides, with the number of valid tokens, which tokens random
+            landmarks are. They are the same in every layer, head, example and step.
           pinv: a name in `nystromformer.landmarks.PINVS`: "iterative", "exact" or
             "identity".
           pinv_init: "per_matrix" scales Z₀ by the norms of its own matrix. "per_batch"

@@ -14,6 +14,8 @@ Unlike in that code, a token does not see other buckets in its chunk, and sees a
 that several rounds find once (N_ij of the appendix): the rounds together are one
 softmax. `lsh_scope="chunk"` does both as that code. The number of buckets follows the
 number of valid tokens and padding sorts to the end, so adding padding changes nothing.
+Each layer keeps the hashes that it has drawn, and that code draws them anew at every
+forward pass; `redraw_hashes` does so in training.
 
 Letters: L length, N heads, H head dim, R rounds of hashing, 2 K buckets, C chunks.
 """
@@ -22,10 +24,12 @@ from typing import Unpack
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax import lax
 
 from nystromformer.attention.base import Attention
 from nystromformer.attention.options import CommonArguments
+from nystromformer.attention.random_key import make_random_key, read_random_key
 from nystromformer.ops import einsum
 from nystromformer.precision import at_least_float32
 from nystromformer.sequence_blocks import to_blocks
@@ -36,19 +40,17 @@ LSH_SCOPES = ("bucket", "chunk")
 _SMALLEST_SQUARE = 1e-12
 
 
-def random_rotations(seed: int, shape: tuple[int, int, int, int]) -> jax.Array:
+def random_rotations(key: jax.Array, shape: tuple[int, int, int, int]) -> jax.Array:
     """Draws the axes that tokens are hashed by.
 
     Args:
-      seed: the seed of the draw.
+      key: the key of the draw.
       shape: N, R, K, H.
 
     Returns:
       Normal numbers [N, R, K, H]. Axis k is the same for every K, and so every length.
     """
     num_heads, num_hashes, num_axes, head_dim = shape
-    # The generator is named, so that a change of jax's default changes no model.
-    key = jax.random.key(seed, impl="threefry2x32")
 
     def draw_axis(k: jax.Array) -> jax.Array:
         axis_key = jax.random.fold_in(key, k)
@@ -203,20 +205,23 @@ class ReformerAttention(Attention):
         *,
         num_hashes: int = 2,
         bucket_size: int = 64,
-        seed: int = 0,
         lsh_scope: str = "bucket",
+        redraw_hashes: bool = False,
         **common: Unpack[CommonArguments],
     ):
-        """Makes the attention.
+        """Makes the attention and draws the key of its hashes.
 
         Args:
           num_hashes: R ≥ 1, the rounds of hashing.
           bucket_size: the tokens in a chunk of the sorted sequence, which is two
             average buckets, so it is even. Up to this many valid tokens are one bucket.
-          seed: the seed of the rotations, drawn for each head and round.
           lsh_scope: "bucket": a token sees those of its bucket, each once. "chunk", as
             published: it sees all tokens of its chunk and the one before, as often as
             rounds find them.
+          redraw_hashes: whether every forward pass in training draws new hashes from
+            the call's dropout_rng, as published. Evaluation keeps the first ones, so
+            that it gives the same result each time. Inside Flax's attention layers
+            nothing is redrawn, as with Performer's `redraw_features`.
           **common: the arguments of every `Attention`.
 
         Raises:
@@ -234,13 +239,34 @@ class ReformerAttention(Attention):
         check_choice("lsh_scope", lsh_scope, LSH_SCOPES)
         self.num_hashes = num_hashes
         self.bucket_size = bucket_size
-        self.seed = seed
         self.lsh_scope = lsh_scope
+        self.redraw_hashes = redraw_hashes
+        self.random_key = make_random_key(common["rngs"].params())
+
+    @property
+    def draws_in_training(self) -> bool:
+        return self.redraw_hashes
+
+    def for_training(self, dropout_rng: jax.Array | None) -> Attention:
+        """This attention, or a copy of it with new hashes.
+
+        Raises:
+          ValueError: redraw_hashes without a dropout_rng.
+        """
+        if not self.redraw_hashes:
+            return self
+        if dropout_rng is None:
+            raise ValueError(
+                "redraw_hashes=True needs a dropout_rng, or deterministic=True"
+            )
+        attention = nnx.clone(self)
+        attention.random_key = make_random_key(dropout_rng)
+        return attention
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
         num_axes = -(-length // self.bucket_size)
         shape = (self.num_heads, self.num_hashes, num_axes, self.head_dim)
-        return (random_rotations(self.seed, shape),)
+        return (random_rotations(read_random_key(self.random_key), shape),)
 
     def attend(
         self,

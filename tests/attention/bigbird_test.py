@@ -4,14 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from nystromformer.attention.bigbird import choose_blocks
+from nystromformer.attention import make_attention
+from nystromformer.attention.bigbird import choose_blocks, draw_uniform
 from tests import paper
-from tests.attention.cases import normal, one_head
+from tests.attention.cases import make, normal, one_head
 from tests.tolerance import TOLERANCE, relative_error
 
 H = 5
-make_table = jax.jit(choose_blocks, static_argnums=1)
+make_table = jax.jit(choose_blocks)
 
 
 def window_and_ends(block, first, last):
@@ -20,9 +22,15 @@ def window_and_ends(block, first, last):
     return {first, last, *window}
 
 
-def sets_of_blocks(valid, num_random_blocks, seed=0):
+def uniform_numbers(num_blocks, num_random_blocks, seed=0, num_heads=1):
+    """The numbers that choose random blocks, [num_heads, num_blocks, random blocks]."""
+    shape = (num_heads, num_blocks, num_random_blocks)
+    return draw_uniform(jax.random.key(seed), shape)
+
+
+def sets_of_blocks(valid, uniform):
     """Every block's set of blocks, from the table; no block stands in it twice."""
-    table, exists, _ = make_table(jnp.asarray(valid), num_random_blocks, seed)
+    table, exists, _ = make_table(jnp.asarray(valid), uniform)
     sets = []
     for row, row_exists in zip(np.asarray(table), np.asarray(exists), strict=True):
         blocks = list(row[row_exists])
@@ -39,7 +47,8 @@ def sets_of_blocks(valid, num_random_blocks, seed=0):
 def test_choose_blocks(first, last, num_blocks, num_random_blocks):
     index = np.arange(num_blocks)
     is_valid = (first <= index) & (index <= last)
-    sets = sets_of_blocks(is_valid, num_random_blocks)
+    [uniform] = uniform_numbers(num_blocks, num_random_blocks)
+    sets = sets_of_blocks(is_valid, uniform)
     for block in range(first, last + 1):
         fixed_blocks = window_and_ends(block, first, last)
         free_blocks = set(range(first, last + 1)) - fixed_blocks
@@ -55,7 +64,8 @@ def test_choose_blocks_draws_uniformly():
     free_blocks = [1, 2, 3, 7, 8, 9]
 
     def random_blocks_of_5(seed):
-        blocks, _, _ = choose_blocks(jnp.ones(11, bool), 2, seed)
+        [uniform] = uniform_numbers(11, 2, seed)
+        blocks, _, _ = choose_blocks(jnp.ones(11, bool), uniform)
         return blocks[5, 5:]
 
     draw = jax.jit(jax.vmap(random_blocks_of_5))
@@ -70,25 +80,32 @@ def test_choose_blocks_draws_uniformly():
 
 
 def test_choose_blocks_has_the_fixed_blocks_of_its_docstring():
-    blocks, exists, _ = make_table(jnp.ones(9, bool), 1, 0)
+    [uniform] = uniform_numbers(9, 1)
+    blocks, exists, _ = make_table(jnp.ones(9, bool), uniform)
     np.testing.assert_array_equal(blocks[5, :5], [4, 5, 6, 0, 8])
     np.testing.assert_array_equal(blocks[1, :5], [0, 1, 2, 0, 8])
     np.testing.assert_array_equal(exists[1], [True, True, True, False, True, True])
 
 
+def test_draw_uniform_is_independent_over_heads_and_blocks():
+    uniform = np.asarray(uniform_numbers(40, 2, num_heads=3))
+    assert len(np.unique(uniform)) == uniform.size
+    assert abs(uniform.mean() - 1 / 2) < 5 * np.sqrt(1 / 12 / uniform.size)
+    assert not np.isclose(uniform, uniform_numbers(40, 2, seed=1, num_heads=3)).any()
+
+
+def test_draw_uniform_of_a_block_is_that_of_every_length():
+    longer = uniform_numbers(11, 2)
+    np.testing.assert_array_equal(uniform_numbers(7, 2), longer[:, :7])
+
+
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
 @pytest.mark.parametrize(
-    ("length", "valid_length", "block_size", "num_random_blocks", "seed"),
-    [
-        (1, 1, 3, 1, 0),
-        (31, 31, 1, 2, 0),
-        (67, 43, 5, 1, 3),
-        (67, 30, 64, 3, 0),
-        (31, 29, 3, 8, 0),
-    ],
+    ("length", "valid_length", "block_size", "num_random_blocks"),
+    [(1, 1, 3, 1), (31, 31, 1, 2), (67, 43, 5, 1), (67, 30, 64, 3), (31, 29, 3, 8)],
 )
 def test_bigbird_is_the_paper(
-    length, valid_length, block_size, num_random_blocks, seed, scale
+    length, valid_length, block_size, num_random_blocks, scale
 ):
     """Token by token, given the sets of blocks; holes in the mask too."""
     query, key, value = normal(0, 3, length, H, scale=scale)
@@ -96,8 +113,10 @@ def test_bigbird_is_the_paper(
     mask[[0, valid_length - 1]] = True
     mask[valid_length:] = False
 
+    options = {"block_size": block_size, "num_random_blocks": num_random_blocks}
+    [[uniform]] = make("bigbird", 1, H, 1024, **options).per_head(valid_length)
     last_block = (valid_length - 1) // block_size
-    sets = sets_of_blocks(np.ones(last_block + 1, bool), num_random_blocks, seed)
+    sets = sets_of_blocks(np.ones(last_block + 1, bool), uniform)
     # The first and the last block see everything.
     sets[0] = set(range(last_block + 1))
     sets[last_block] = sets[0]
@@ -107,15 +126,27 @@ def test_bigbird_is_the_paper(
         keys = [s for s in valid if s // block_size in sets[t // block_size]]
         expected[t] = paper.attention(query[t : t + 1], key, value, keys)[0]
 
-    actual = one_head(
-        "bigbird",
-        query,
-        key,
-        value,
-        mask,
-        block_size=block_size,
-        num_random_blocks=num_random_blocks,
-        seed=seed,
-    )
+    actual = one_head("bigbird", query, key, value, mask, **options)
     assert np.isfinite(actual).all()
     assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]
+
+
+def test_bigbird_has_random_blocks_of_its_own_in_each_head_and_attention():
+    """Both heads get the same inputs, and see the blocks of their own numbers."""
+    rngs = nnx.Rngs(0)
+    sizes = {"num_heads": 2, "head_dim": H, "max_length": 67}
+    options = {"block_size": 4, "num_random_blocks": 1}
+    first = make_attention("bigbird", **sizes, **options, rngs=rngs)
+    second = make_attention("bigbird", **sizes, **options, rngs=rngs)
+    query, key, value = (jnp.asarray(x, jnp.float32) for x in normal(0, 3, 67, H))
+    inputs = [jnp.stack([x, x], axis=1)[None] for x in (query, key, value)]
+    outputs = first(*inputs)[0]
+    [uniform] = first.per_head(67)
+    for head in range(2):
+        expected = first.attend(query, key, value, None, None, uniform[head])
+        np.testing.assert_allclose(outputs[:, head], expected, rtol=1e-5, atol=1e-6)
+    assert not np.isclose(outputs[:, 0], outputs[:, 1]).all()
+    assert not np.isclose(outputs, second(*inputs)[0]).all()
+
+    nnx.update(second, nnx.state(first))
+    np.testing.assert_array_equal(second(*inputs)[0], outputs)

@@ -24,7 +24,7 @@ H = 5
 M = 7
 VALID = jnp.arange(S) < 41
 KEY = jax.random.key(0)
-ROTATIONS = random_rotations(0, (1, 2, 9, H))[0]
+ROTATIONS = random_rotations(KEY, (1, 2, 9, H))[0]
 ENCODER = Encoder(
     EncoderConfig(vocab_size=9, max_length=S, num_layers=1, attention="identity"),
     rngs=nnx.Rngs(0),

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from nystromformer.attention import make_attention
 from nystromformer.attention.reformer import random_rotations
-from tests.attention.cases import compile_one_head, normal, one_head
+from tests.attention.cases import compile_one_head, make, normal, one_head
 from tests.tolerance import TOLERANCE, relative_error
 
 H = 5
@@ -26,8 +28,8 @@ def attend(query, key, value, mask, **options):
 
 def rotations(num_hashes, num_axes, seed=0, num_heads=1):
     """The axes of all buckets, [num_heads, num_hashes, num_axes, H]."""
-    axes = random_rotations(seed, (num_heads, num_hashes, num_axes, H))
-    return np.asarray(axes, float)
+    shape = (num_heads, num_hashes, num_axes, H)
+    return np.asarray(random_rotations(jax.random.key(seed), shape), float)
 
 
 def bucket_of_each(key, valid, axes, bucket_size):
@@ -48,14 +50,16 @@ def chunks(bucket, bucket_size):
     return {i: rank // bucket_size for rank, i in enumerate(ranked)}
 
 
-def neighbours(key, valid, bucket_size, num_hashes, seed=0, lsh_scope="bucket"):
+def neighbours(key, valid, bucket_size, num_hashes, lsh_scope="bucket"):
     """∪_r P_i^(r) of every valid i: sections 2 and A of the paper, in plain loops.
 
-    A list for each, in which "chunk" names a token once for every round.
+    A list for each, in which "chunk" names a token once for every round. The axes are
+    those of `one_head`.
     """
-    num_axes = -(-len(valid) // bucket_size)
+    options = {"bucket_size": bucket_size, "num_hashes": num_hashes}
+    [[axes_of_rounds]] = make("reformer", 1, H, 1024, **options).per_head(len(valid))
     neighbours_of = {i: [] for i in valid}
-    for axes in rotations(num_hashes, num_axes, seed)[0]:
+    for axes in np.asarray(axes_of_rounds, float):
         bucket = bucket_of_each(key, valid, axes, bucket_size)
         chunk = chunks(bucket, bucket_size)
         for i, j in itertools.product(valid, valid):
@@ -112,10 +116,10 @@ def test_reformer_is_the_paper(
     assert relative_error(actual[mask], expected[mask]) <= TOLERANCE["float64"]
 
 
-def test_reformer_hashes_keys_where_queries_differ_by_its_seed():
+def test_reformer_hashes_keys_where_queries_differ():
     key, value = shared_and_value(67)
     query = np.random.default_rng(1).normal(size=(67, H))
-    options = {"bucket_size": 8, "num_hashes": 2, "seed": 3}
+    options = {"bucket_size": 8, "num_hashes": 2}
     actual = attend(query, key, value, np.ones(67, bool), **options)
     neighbours_of = neighbours(key, list(range(67)), **options)
     expected = reference(query, key, value, neighbours_of)
@@ -136,12 +140,57 @@ def test_reformer_gradient_is_that_with_fixed_buckets():
     shared, value = shared_and_value(67)
     direction = np.random.default_rng(1).normal(size=shared.shape)
     with jax.enable_x64(True):
+        attend_one_head = compile_one_head("reformer", bucket_size=8)
 
         def loss(step):
             x = jnp.asarray(shared + step * direction)[None, :, None]
             v = jnp.asarray(value)[None, :, None]
-            return jnp.sin(compile_one_head("reformer", bucket_size=8)(x, x, v)).sum()
+            return jnp.sin(attend_one_head(x, x, v)).sum()
 
         slope = jax.jit(jax.grad(loss))(0.0)
         difference = (loss(1e-5) - loss(-1e-5)) / 2e-5
     assert relative_error(slope, difference) <= TOLERANCE["derivative"]
+
+
+def two_heads(rngs, **options):
+    """An attention of two heads, and query, key and value that both heads share."""
+    sizes = {"num_heads": 2, "head_dim": H, "max_length": 67}
+    attention = make_attention("reformer", **sizes, rngs=rngs, bucket_size=8, **options)
+    shared, value = (jnp.asarray(x, jnp.float32) for x in shared_and_value(67))
+    inputs = [jnp.stack([x, x], axis=1)[None] for x in (shared, shared, value)]
+    return attention, inputs
+
+
+def test_reformer_has_hashes_of_its_own_in_each_head_and_attention():
+    rngs = nnx.Rngs(0)
+    first, inputs = two_heads(rngs)
+    second, _ = two_heads(rngs)
+    outputs = first(*inputs)
+    assert not np.isclose(outputs[:, :, 0], outputs[:, :, 1]).all()
+    assert not np.isclose(outputs, second(*inputs)).all()
+
+    nnx.update(second, nnx.state(first))
+    np.testing.assert_array_equal(second(*inputs), outputs)
+
+
+def test_reformer_redraws_its_hashes_by_the_key_of_a_training_pass():
+    first, inputs = two_heads(nnx.Rngs(0), redraw_hashes=True)
+    kept, _ = two_heads(nnx.Rngs(0))
+    rngs = [jax.random.key(seed) for seed in (1, 2, 1)]
+    outputs = [first(*inputs, dropout_rng=rng) for rng in rngs]
+    np.testing.assert_array_equal(outputs[0], outputs[2])
+    assert not np.isclose(outputs[0], outputs[1]).all()
+
+    # Evaluation has the hashes that were drawn first, and so has training without the
+    # option.
+    expected = kept(*inputs)
+    assert not np.isclose(outputs[0], expected).all()
+    evaluated = first(*inputs, deterministic=True, dropout_rng=rngs[0])
+    np.testing.assert_array_equal(evaluated, expected)
+    np.testing.assert_array_equal(kept(*inputs, dropout_rng=rngs[0]), expected)
+
+
+def test_reformer_refuses_to_redraw_without_a_key():
+    attention, inputs = two_heads(nnx.Rngs(0), redraw_hashes=True)
+    with pytest.raises(ValueError, match="redraw_hashes=True needs a dropout_rng"):
+        attention(*inputs)

@@ -91,13 +91,18 @@ OPTIONS = {
         "fused": True,
     },
     "softmax": {"dropout_rate": 0.3, "fused": False},
-    "bigbird": {"block_size": 16, "num_random_blocks": 2, "seed": 3},
+    "bigbird": {"block_size": 16, "num_random_blocks": 2},
     "efficient": {},
     "linear": {},
     "linformer": {"projection_dim": 16, "sharing": "layerwise_per_head"},
     "longformer": {"window": 16},
     "performer": {"num_features": 16, "kernel": "published", "redraw_features": True},
-    "reformer": {"num_hashes": 3, "bucket_size": 16, "seed": 3, "lsh_scope": "chunk"},
+    "reformer": {
+        "num_hashes": 3,
+        "bucket_size": 16,
+        "lsh_scope": "chunk",
+        "redraw_hashes": True,
+    },
     "identity": {},
 }
 

@@ -78,11 +78,14 @@ def test_bigbird_is_theirs(scale, padding):
     torch.manual_seed(0)
     config = theirs.BigBirdConfig(**SIZES, **options, max_position_embeddings=length)
     module = theirs.BigBirdBlockSparseAttention(config, seed=0).double().eval()
-    valid_blocks = jnp.ones(num_blocks, bool)
-    our_blocks, *_ = choose_blocks(valid_blocks, num_random_blocks=2, seed=0)
+    attention = make("bigbird", N, H, length, **options)
+    [uniform] = attention.per_head(length)
+    our_blocks, *_ = jax.vmap(choose_blocks, in_axes=(None, 0))(
+        jnp.ones(num_blocks, bool), uniform
+    )
     # The first and the last block of queries attend to all keys and draw none.
-    random_blocks = np.asarray(our_blocks)[1:-1, 5:]
-    module._bigbird_block_rand_mask_with_head = lambda **_: [random_blocks] * N
+    random_blocks = np.asarray(our_blocks)[:, 1:-1, 5:]
+    module._bigbird_block_rand_mask_with_head = lambda **_: list(random_blocks)
 
     hidden_states = make_sequences(length, scale)
     masks = theirs.BigBirdModel.create_masks_for_block_sparse_attn(
@@ -98,7 +101,6 @@ def test_bigbird_is_theirs(scale, padding):
         to_blocked_mask=blocked_mask,
     )
 
-    attention = make("bigbird", N, H, length, **options)
     projections = (module.query, module.key, module.value)
     error = compare(attention, hidden_states, projections, expected, mask)
     assert error < TOLERANCE["float32"]
