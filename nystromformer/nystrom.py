@@ -230,16 +230,16 @@ def nystrom(
         mask,
         precision=precision,
     )
-    middle = jnp.matmul(z, context, precision="highest")
+    landmark_values = jnp.matmul(z, context, precision="highest")
     if landmark_mask is not None:
-        middle = _values_of_landmarks(middle, value, landmark_mask)
+        landmark_values = _token_values_if_exact(landmark_values, value, landmark_mask)
 
-    # K̃ and `middle` are rounded to the dtype of the inputs. The inputs were rounded to
-    # it as well, and that costs more digits.
+    # K̃ and the values of the landmarks are rounded to the dtype of the inputs. The
+    # inputs were rounded to it as well, and that costs more digits.
     return attend_head(
         query,
         scaled_key_landmarks.astype(key.dtype),
-        middle.astype(value.dtype),
+        landmark_values.astype(value.dtype),
         exists,
         precision=precision,
     )
@@ -255,16 +255,18 @@ def _identity_if_exact(matrix: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.where(mask.sum() <= len(matrix), eye, matrix)
 
 
-def _values_of_landmarks(
-    middle: jax.Array, value: jax.Array, mask: jax.Array
+def _token_values_if_exact(
+    landmark_values: jax.Array, value: jax.Array, mask: jax.Array
 ) -> jax.Array:
-    """The `middle` [M, E], or with n ≤ M valid tokens the values of these.
+    """`landmark_values` [M, E]; with n ≤ M valid tokens, their own values instead.
 
-    With n ≤ M every landmark is a valid token, and the values of these tokens in the
-    place of `middle` make attention exact. Only with n < M are there landmarks without
-    tokens, so the products before need no mask of them.
+    With n ≤ M every landmark is a valid token, so its value makes attention exact.
+    Landmarks without tokens occur only if n < M. Their rows are replaced here, so A and
+    the product with Z need no mask.
     """
-    num_landmarks = len(middle)
+    num_landmarks = len(landmark_values)
     token_values = value[first_valid_positions(mask, num_landmarks)]
     is_exact = mask.sum() <= num_landmarks
-    return jnp.where(is_exact, token_values.astype(middle.dtype), middle)
+    return jnp.where(
+        is_exact, token_values.astype(landmark_values.dtype), landmark_values
+    )
