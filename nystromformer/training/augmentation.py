@@ -65,7 +65,7 @@ class Augmented:
                 tokens = augmentation(tokens, jax.random.fold_in(example_key, number))
             return tokens
 
-        return jax.vmap(augment_example)(batch.inputs, batch.indices)
+        return jax.vmap(augment_example)(batch.inputs, batch.example_ids)
 
 
 def flip(tokens: jax.Array, key: jax.Array, *, axis: int) -> jax.Array:

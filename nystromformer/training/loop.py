@@ -16,7 +16,7 @@ from nystromformer.run_files import BEST_FOLDER
 from nystromformer.training import checkpoint
 from nystromformer.training.chunk_timer import ChunkTimer
 from nystromformer.training.compiled import Programs
-from nystromformer.training.data import HostSplit, train_indices
+from nystromformer.training.data import HostSplit, train_example_ids
 from nystromformer.training.devices import all_hosts_max, device_put_global, is_host_0
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted, StopFlag
@@ -176,9 +176,9 @@ class Trainer:
             num_steps = min(num_steps, interval - self.step % interval)
 
         with self.timer.measure(num_steps):
-            chunk = train.chunk(self._indices(self.step, num_steps), self.mesh)
+            chunk = train.chunk(self._example_ids(self.step, num_steps), self.mesh)
             self.state, finite = self.programs.train_chunk(self.state, chunk)
-            train.prefetch(self._indices(self.step + num_steps, num_steps))
+            train.prefetch(self._example_ids(self.step + num_steps, num_steps))
             self.step = int(self.state.step)  # waits for the devices
 
         culprits = jax.device_get(finite).name_culprits()
@@ -189,9 +189,9 @@ class Trainer:
             )
         return num_steps * schedule.batch_size / self.timer.seconds
 
-    def _indices(self, first_step: int, num_steps: int) -> np.ndarray:
+    def _example_ids(self, first_step: int, num_steps: int) -> np.ndarray:
         """The training examples of steps first_step, …, int32 [num_steps, B]."""
-        return train_indices(
+        return train_example_ids(
             seed=self.schedule.seed,
             first_step=first_step,
             num_steps=num_steps,

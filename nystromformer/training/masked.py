@@ -174,7 +174,7 @@ class MaskedTokens:
         inputs = batch.inputs.reshape(-1, length)
         mask = None if batch.mask is None else batch.mask.reshape(-1, length)
 
-        text_numbers = texts_per_example * batch.indices[:, None]
+        text_numbers = texts_per_example * batch.example_ids[:, None]
         text_numbers += jnp.arange(texts_per_example)[None]
         base_key = jax.random.key(0) if key is None else key
         keys = jax.vmap(jax.random.fold_in, (None, 0))(base_key, text_numbers.ravel())

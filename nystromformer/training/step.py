@@ -121,9 +121,9 @@ def init_state(definition: StepDefinition, seed: jax.Array) -> State:
 
 
 def train_step(
-    definition: StepDefinition, state: State, rows: DeviceRows, indices: jax.Array
+    definition: StepDefinition, state: State, rows: DeviceRows, places: jax.Array
 ) -> tuple[State, Finite]:
-    """One optimizer step on the examples at indices int32 [B] of the rows.
+    """One optimizer step on the examples at places int32 [B] of the rows.
 
     All that it draws depends on the seed, the step, and the parts of the batch.
     """
@@ -144,7 +144,7 @@ def train_step(
         params,
         variables,
         rows,
-        indices,
+        places,
         key=jax.random.fold_in(steps_key, state.step),
         mesh=definition.mesh,
         grad_accum_steps=definition.grad_accum_steps,
@@ -183,7 +183,7 @@ def train_chunk(
         carry: tuple[jax.Array, State, Finite],
     ) -> tuple[jax.Array, State, Finite]:
         i, state, _ = carry
-        state, finite = train_step(definition, state, chunk.rows, chunk.indices[i])
+        state, finite = train_step(definition, state, chunk.rows, chunk.places[i])
         return i + 1, state, finite
 
     all_finite = Finite(
@@ -213,7 +213,7 @@ def eval_chunk(
     def add_batch(i: jax.Array, totals: Totals) -> Totals:
         # Copied, for a model may write to its variables also when it evaluates.
         model = nnx.merge(definition.graphdef, *weights, copy=True)
-        batch = chunk.rows.take(chunk.indices[i], example_weights[i], length)
+        batch = chunk.rows.take(chunk.places[i], example_weights[i], length)
         sums = definition.objective(model, batch, None)
         return totals.plus(Totals(sums, batch.weights.sum()))
 

@@ -190,7 +190,7 @@ PAIRS = Batch(
     mask=jnp.asarray(VALID.reshape(NUM_PAIRS, 2, L)),
     labels=jnp.arange(NUM_PAIRS) % C,
     weights=jnp.ones(NUM_PAIRS),
-    indices=jnp.arange(NUM_PAIRS),
+    example_ids=jnp.arange(NUM_PAIRS),
 )
 
 

@@ -45,10 +45,10 @@ def watch(programs):
     calls = []
 
     def eval_chunk(weights, chunk, example_weights, totals, length):
-        is_used = np.arange(len(chunk.indices))[:, None] < chunk.num_batches
+        is_used = np.arange(len(chunk.places))[:, None] < chunk.num_batches
         is_example = np.asarray(example_weights) > 0
-        places = np.asarray(chunk.indices)[is_used & is_example]
-        calls.append((length, np.asarray(chunk.rows.examples)[places].tolist()))
+        places = np.asarray(chunk.places)[is_used & is_example]
+        calls.append((length, np.asarray(chunk.rows.example_ids)[places].tolist()))
         return programs.eval_chunk(
             weights, chunk, example_weights, totals, length=length
         )
@@ -127,7 +127,7 @@ def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
     lengths = set()
 
     def eval_chunk(weights, chunk, *arguments, length):
-        batch_sizes.add(chunk.indices.shape[1])
+        batch_sizes.add(chunk.places.shape[1])
         lengths.add(length)
         return programs.eval_chunk(weights, chunk, *arguments, length=length)
 

@@ -19,7 +19,7 @@ from nystromformer.heads import (
 )
 from nystromformer.training.augmentation import Augmented
 from nystromformer.training.compiled import jit_programs
-from nystromformer.training.data import Chunk, HostSplit, train_indices
+from nystromformer.training.data import Chunk, HostSplit, train_example_ids
 from nystromformer.training.denoising import ClassificationDenoising
 from nystromformer.training.loop import Trainer
 from nystromformer.training.masked import MaskedTokens
@@ -191,7 +191,7 @@ def test_masked_tokens_draws_masks_by_example_and_dropout_by_another_key(
 
     @jax.jit
     def by_hand(batch):
-        keys = jax.vmap(fold_in, (None, 0))(key, batch.indices)
+        keys = jax.vmap(fold_in, (None, 0))(key, batch.example_ids)
         masked = MASKED.mask_tokens(batch.inputs, batch.mask, keys)
         x, _ = model.encoder(masked.inputs, batch.mask, dropout_key)
         x = jnp.take_along_axis(x, masked.positions[:, :, None], axis=1)
@@ -224,8 +224,8 @@ def test_a_run_has_the_weights_and_the_order_of_its_seed(
 
     def train_chunk(state, chunk):
         seeds.add(int(state.seed))
-        rows = np.asarray(chunk.indices)[: chunk.num_batches]
-        examples.extend(np.asarray(chunk.rows.examples)[rows])
+        places = np.asarray(chunk.places)[: chunk.num_batches]
+        examples.extend(np.asarray(chunk.rows.example_ids)[places])
         return programs.train_chunk(state, chunk)
 
     train_chunk.lower = programs.train_chunk.lower
@@ -239,5 +239,5 @@ def test_a_run_has_the_weights_and_the_order_of_its_seed(
     run.fit()
     assert seeds == {seed}
     num_examples = len(splits["train"].labels)
-    expected = train_indices(seed, 0, 20, num_examples, 8)
+    expected = train_example_ids(seed, 0, 20, num_examples, 8)
     np.testing.assert_array_equal(examples, expected)

@@ -37,7 +37,7 @@ def make_batch(rows):
         mask=jnp.asarray(VALID[rows]),
         labels=jnp.zeros(len(rows), int),
         weights=jnp.ones(len(rows)),
-        indices=jnp.asarray(rows),
+        example_ids=jnp.asarray(rows),
     )
 
 
@@ -213,7 +213,7 @@ def test_masked_tokens_takes_pairs_as_two_examples(model):
         mask=jnp.asarray(VALID[:4].reshape(2, 2, L)),
         labels=jnp.zeros(2, int),
         weights=jnp.ones(2),
-        indices=jnp.arange(2),
+        example_ids=jnp.arange(2),
     )
     loss, _ = compute_sums(make_objective(), model, pairs)["loss"]
     four_rows = make_batch(np.arange(4))
@@ -231,14 +231,14 @@ def test_masked_tokens_of_a_filler_pair_weigh_nothing(model, pair):
         mask=mask,
         labels=jnp.zeros(2, int),
         weights=jnp.zeros(2).at[pair].set(1.0),
-        indices=jnp.arange(2),
+        example_ids=jnp.arange(2),
     )
     real_pair = Batch(
         inputs=inputs[pair][None],
         mask=mask[pair][None],
         labels=jnp.zeros(1, int),
         weights=jnp.ones(1),
-        indices=jnp.array([pair]),
+        example_ids=jnp.array([pair]),
     )
 
     sums = compute_sums(make_objective(mlm_probability=0.4), model, pairs)
