@@ -178,7 +178,7 @@ class TokenClassifier(Model):
 
 
 class TokenDecoder(Model):
-    """A model that can `decode`: tell the token at each position.
+    """A model that predicts tokens from the encoder's vectors (`decode`).
 
     The decoder is Linear, GELU, LayerNorm and the embedding, with a bias of its own, as
     in BERT and the published Nyströmformer.
@@ -209,7 +209,7 @@ class TokenDecoder(Model):
 
 
 class DenoisingClassifier(TokenDecoder, SequenceClassifier):
-    """A classifier of one sequence that can also tell hidden tokens."""
+    """A classifier of one sequence that also predicts masked tokens."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class DenoisingClassifier(TokenDecoder, SequenceClassifier):
 
 
 class DenoisingPairClassifier(DenoisingClassifier, PairClassifier):
-    """A classifier of two sequences that can also tell hidden tokens."""
+    """A classifier of two sequences that also predicts masked tokens."""
 
 
 class MaskedLanguageModel(TokenDecoder):

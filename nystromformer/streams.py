@@ -11,7 +11,7 @@ has no more. What is drawn for the batch as a whole takes its number from here.
 # and change every run on record.
 STEPS = 1
 
-# An objective that hides tokens draws the hidden positions from the streams of the
+# An objective that masks tokens draws the masked positions from the streams of the
 # examples. Its dropout takes this stream.
 DROPOUT_BESIDE_MASKS = 2**31
 # Augmentation takes this stream, and folds in the number of each example.

@@ -139,7 +139,7 @@ def test_batch_gradient_divides_by_the_weight_and_passes_variables_on(data, part
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_batch_gradient_of_a_batch_in_which_nothing_has_weight_is_zero(data, parts):
-    """As of texts in which no token is hidden; 0/0 would stop the run."""
+    """As of texts in which no token is masked; 0/0 would stop the run."""
 
     def forward(params, variables, batch, key):
         sums = {"loss": (3 * params * jnp.zeros(()), jnp.zeros(()))}

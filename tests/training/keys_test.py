@@ -117,8 +117,8 @@ def test_positions_drops_by_its_key():
     assert loss == pytest.approx(float(by_hand(model)), rel=1e-5)
 
 
-def test_classification_denoising_drops_by_another_key_than_it_hides():
-    """Its class comes from the corrupted input, with the dropout of this key."""
+def test_classification_denoising_drops_by_another_key_than_it_masks():
+    """Its class comes from the masked input, with the dropout of this key."""
     model = DenoisingClassifier(
         encoder_config(VOCAB + 1), num_classes=CLASSES, rngs=nnx.Rngs(0)
     )
@@ -127,8 +127,8 @@ def test_classification_denoising_drops_by_another_key_than_it_hides():
 
     @nnx.jit
     def by_hand(model):
-        masked, mask = objective.hide(batch, KEY)
-        logits = model(masked.inputs, mask, fold_in(KEY, 2**31))
+        masked, padding_mask = objective.mask_batch(batch, KEY)
+        logits = model(masked.inputs, padding_mask, fold_in(KEY, 2**31))
         is_label = jax.nn.one_hot(batch.labels, CLASSES)
         return -(jax.nn.log_softmax(logits) * is_label).sum()
 

@@ -63,7 +63,7 @@ def model():
     return make_model(nnx.Rngs(0))
 
 
-def test_mask_tokens_chooses_valid_ordinary_tokens_and_at_least_one():
+def test_mask_tokens_masks_valid_ordinary_tokens_and_at_least_one():
     mlm = make_objective(mlm_probability=0.2, corruption="mask_only")
     keys = jax.random.split(jax.random.key(3), B)
     masked = jax.jit(mlm.mask_tokens)(INPUTS, VALID, keys)
@@ -90,7 +90,7 @@ def test_mask_tokens_hides_the_same_with_and_without_padding():
     np.testing.assert_array_equal(padded.inputs[:, :190], alone.inputs)
 
 
-def test_mask_tokens_chooses_all_positions_equally_and_corrupts_as_bert():
+def test_mask_tokens_masks_all_positions_equally_and_corrupts_as_bert():
     keys = jax.random.split(jax.random.key(0), 4000)
     inputs = jnp.full((4000, 20), 7)
     masked = jax.jit(make_objective(mlm_probability=0.25).mask_tokens)(
@@ -112,7 +112,7 @@ def test_masked_tokens_loss_and_accuracy_equal_a_transcription(model):
 
     sums = compute_sums(mlm, model, examples)
 
-    # An evaluation hides by the key of seed 0 and the row.
+    # An evaluation masks by the key of seed 0 and the row.
     keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(0), row))(rows)
     masked = jax.jit(mlm.mask_tokens)(examples.inputs, examples.mask, keys)
     logits = np.float64(nnx.jit(model)(masked.inputs, examples.mask))
