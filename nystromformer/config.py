@@ -102,7 +102,7 @@ class Config:
             self.model,
             attention=self.attention.name,
             attention_options=self.attention.options,
-            attention_by_layer=self.attention.parse_changes(),
+            attention_by_layer=self.attention.layer_settings(),
         )
 
     def _check_training(self) -> None:

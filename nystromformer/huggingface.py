@@ -26,7 +26,7 @@ import numpy as np
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.by_layer import ByLayer, add_options
+from nystromformer.attention.by_layer import ByLayer, add_default_options
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
@@ -70,7 +70,7 @@ def load_pretrained(
       attention: the name of an attention for all layers, in place of the folder's.
       attention_options: its options. The folder's own attention keeps those that are
         not named here, such as the convolution of Nyströmformer.
-      attention_by_layer: what single layers have instead, as in `EncoderConfig`.
+      attention_by_layer: settings of single layers, as in `EncoderConfig`.
       seed: of parameters of the attention that the folder does not have, such as the
         kernel of a convolution in BERT.
       dtype: of the computation; parameters are at least float32.
@@ -140,7 +140,7 @@ def _with_attention(
         config,
         attention=name,
         attention_options={**options_of(name), **landmark_options, **options},
-        attention_by_layer=add_options(name, by_layer, options_of),
+        attention_by_layer=add_default_options(name, by_layer, options_of),
     )
     for layer_attention in changed_config.attentions():
         if ATTENTIONS[layer_attention.name].num_projections != 3:
