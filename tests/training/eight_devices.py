@@ -128,7 +128,7 @@ def resumed(workdir: str) -> list[float]:
         "validation": make_split(1, 40),
         "test": make_split(2, 40),
     }
-    schedule = TrainConfig(
+    config = TrainConfig(
         seed=0,
         batch_size=8,
         num_steps=12,
@@ -144,7 +144,7 @@ def resumed(workdir: str) -> list[float]:
         mesh = make_mesh(8, 7, devices=jax.devices()[:num_devices])
         optimizer = make_optimizer(optimizer_config, 12)
         programs = jit_programs(BagOfTokens, Classification(), optimizer, mesh)
-        return Trainer(programs, schedule, splits, folder)
+        return Trainer(programs, config, splits, folder)
 
     trainer = make_trainer("moved", num_devices=8)
     write = trainer.writer.write

@@ -119,7 +119,7 @@ def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
 ):
     """Evaluation takes no more memory than training."""
     batching = {"grad_accum_steps": 4, "length_buckets": 7}
-    schedule = TrainConfig(
+    config = TrainConfig(
         batch_size=8, num_steps=2, eval_every=1, checkpoint_every=2, **batching
     )
     programs = jit_programs(BagOfTokens, Classification(), optimizer, **batching)
@@ -132,6 +132,6 @@ def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
         return programs.eval_chunk(weights, chunk, *arguments, length=length)
 
     recording_programs = programs._replace(eval_chunk=eval_chunk)
-    Trainer(recording_programs, schedule, splits, tmp_path).fit()
+    Trainer(recording_programs, config, splits, tmp_path).fit()
     assert batch_sizes == {8 // 4}
     assert lengths > {2, LENGTH}

@@ -210,7 +210,7 @@ def test_a_run_has_the_weights_and_the_order_of_its_seed(
     optimizer, splits, tmp_path, seed
 ):
     """An epoch has twelve steps."""
-    schedule = TrainConfig(
+    config = TrainConfig(
         seed=seed,
         batch_size=8,
         num_steps=20,
@@ -229,7 +229,7 @@ def test_a_run_has_the_weights_and_the_order_of_its_seed(
         return programs.train_chunk(state, chunk)
 
     train_chunk.lower = programs.train_chunk.lower
-    run = Trainer(programs, schedule, splits, tmp_path)
+    run = Trainer(programs, config, splits, tmp_path)
     run.programs = programs._replace(train_chunk=train_chunk)
 
     fresh_params = split_weights(BagOfTokens(nnx.Rngs(seed)))[1].params
