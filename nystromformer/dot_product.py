@@ -42,7 +42,7 @@ def attend(
       bias: [T, S], or with one row for all queries or one column for all keys.
       scale: factor of the scores.
       drop: dropout of the weights, before they are normalised.
-      precision: of both products; they accumulate in at least float32.
+      precision: the precision of both products, which accumulate in at least float32.
       are_keys_shared: whether several blocks of queries use these keys and values. Then
         a transposed copy of them pays.
 

@@ -64,7 +64,7 @@ class Model(nnx.Module):
           [B, C], or [B, L, C] of each token, in at least float32.
 
         Raises:
-          ValueError: if inputs, mask or token_types have another shape, ids are no
+          ValueError: if inputs, mask or token_types have a different shape, ids are no
             integers, the mask is not boolean, or the encoder has no token types to add.
         """
         if self.num_inputs == 2:
@@ -99,10 +99,10 @@ class SequenceClassifier(Model):
     """One sequence, one class.
 
     Args:
-      config: of the encoder.
+      config: the settings of the encoder.
       num_classes: C.
       pooling: "mean", "padded_mean", "max", "last" or "cls_token"; see `pooling.pool`.
-      rngs: of the parameters.
+      rngs: the keys for the initial values of parameters.
     """
 
     num_pooled_vectors = 1  # vectors that the head sees of an example
@@ -262,10 +262,10 @@ class FirstTokenClassifier(Model):
     float32. The first dropout is not in BERT's pooler, which has the tanh.
 
     Args:
-      config: of the encoder.
+      config: the settings of the encoder.
       num_classes: C.
       activation: "gelu", as in the published Nyströmformer, or "tanh".
-      rngs: of the parameters.
+      rngs: the keys for the initial values of parameters.
     """
 
     def __init__(

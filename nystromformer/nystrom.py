@@ -116,7 +116,8 @@ def iterative_pinv(
         and the largest row sum of absolute values.
       num_iters: the number of iterations. In float32 more than about 20 can diverge on
         a matrix of low rank: each enlarges the rounding errors in its null space. Equal
-        landmarks make such a matrix, those of equal tokens or of padding that counts.
+        landmarks make such a matrix: the landmarks of equal tokens, or of padding with
+        landmark_padding="count".
       scale_over: names of vmapped axes. All matrices along them are scaled by the
         largest norms among them, as the published code does over batch and heads.
 
@@ -184,15 +185,15 @@ def nystrom(
         Q̃; the others must be finite.
       num_landmarks: M ≥ 1. Attention is exact if M ≥ T or M ≥ S, and with
         landmark_padding="mask" also if M ≥ the number n of valid keys.
-      num_pinv_iters: iterations of `invert`.
+      num_pinv_iters: the number of iterations of `invert`.
       landmark_padding: "mask", or "count" for the published treatment of padding:
         segments of the padded length, in which excluded tokens count as zeros.
       make_landmarks: a function as `segment_means`, the paper's choice;
         `nystromformer.landmarks` has others.
       invert: a function as `iterative_pinv`, the paper's choice;
         `nystromformer.landmarks` has others.
-      precision: of the products with T or S rows.
-      cross_attention: whether queries are of other tokens than keys, also with T = S.
+      precision: the precision of the products with T or S rows.
+      cross_attention: whether queries and keys are of different tokens, even if T = S.
       attend_head: a function as `dot_product.attend`, for the two attentions.
 
     Returns:

@@ -34,7 +34,7 @@ class TaskConfig(OpenGroup):
 class AttentionConfig(OpenGroup):
     """The attention of all layers, and settings of single layers that differ.
 
-    by_layer: as `parse_by_layer` reads it: "0=softmax 3.num_landmarks=128".
+    by_layer: text for `parse_by_layer`, such as "0=softmax 3.num_landmarks=128".
     """
 
     by_layer: str | None = None
@@ -49,7 +49,7 @@ class AttentionConfig(OpenGroup):
         configs.
 
         Raises:
-          ValueError: for a text of another form, or an unknown attention.
+          ValueError: for a text that `parse_by_layer` refuses, or an unknown attention.
         """
         by_layer = parse_by_layer(self.by_layer or "")
         return add_default_options(self.name, by_layer, _options_in_configs)

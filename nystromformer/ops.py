@@ -162,8 +162,8 @@ def dropout(x: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
 
     Args:
       x: any shape.
-      rate: in [0, 1). It is rounded to a multiple of 2⁻¹⁶, and the scale fits the
-        rounded one.
+      rate: the probability, in [0, 1). It is rounded to a multiple of 2⁻¹⁶, and the
+        scale fits the rounded one.
       rng: a key; None means no dropout.
 
     Returns:

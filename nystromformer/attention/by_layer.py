@@ -63,7 +63,7 @@ def parse_by_layer(text: str) -> dict[int, dict[str, Any]]:
     """Reads settings of single layers, as in "0=softmax 3.num_landmarks=128".
 
     Raises:
-      ValueError: for a text of another form, or one that has a key twice.
+      ValueError: for a text that does not have this form, or has a key twice.
     """
     by_layer: dict[int, dict[str, Any]] = {}
     for word in text.split():

@@ -1,4 +1,4 @@
-"""Augmentation: training examples in another form that has the same label.
+"""Augmentation: training examples in a different form that has the same label.
 
 The form is drawn inside the training step, from its key and the number of the example:
 a function of the seed, the step and the part of the batch, so that a resumed run draws
@@ -28,8 +28,8 @@ class Augmented:
     """An objective whose training examples are augmented first.
 
     Args:
-      objective: of batches with one sequence an example.
-      augmentations: are applied one after another.
+      objective: an objective for batches with one sequence an example.
+      augmentations: functions that are applied one after another.
     """
 
     def __init__(self, objective: Objective, augmentations: Sequence[Augmentation]):

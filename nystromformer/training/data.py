@@ -63,8 +63,8 @@ class DeviceRows(NamedTuple):
         Args:
           places: int32 [B], the places of the examples in these arrays.
           weights: float32 [B], handed on to the batch.
-          length: cuts inputs and labels, to no less than the longest of the examples;
-            None = all of L.
+          length: the length to cut inputs and labels to, at least that of the longest
+            example; None = all of L.
         """
         row_indices = places if self.pairs is None else self.pairs[places]
         inputs = self.inputs[row_indices][..., :length].astype(jnp.int32)
@@ -172,7 +172,8 @@ class HostSplit:
 
         Args:
           example_ids: int32 [N, B], the examples of N ≤ MAX_CHUNK batches.
-          mesh: splits each batch over its axis "data" and the length over "seq".
+          mesh: the mesh that splits each batch over its axis "data" and the length
+            over "seq".
         """
         num_batches, batch_size = example_ids.shape
         # The room behind the N batches is filled by repeating them.

@@ -30,11 +30,12 @@ class ClassificationDenoising(MaskedTokens):
     sum of what each example contributes, whatever the parts of a batch.
 
     Args:
-      denoising_weight: at least 0.
-      options: as in `MaskedTokens`, with another default of mlm_probability.
+      denoising_weight: the weight of the second loss, at least 0.
+      options: the options of `MaskedTokens`. Here mlm_probability and corruption have
+        different defaults.
 
     Raises:
-      ValueError: denoising_weight or another option is out of its range.
+      ValueError: denoising_weight or an option of `MaskedTokens` is out of its range.
     """
 
     corruptions = ("mask_or_random", "mask_only")

@@ -37,10 +37,10 @@ def evaluate(
     """Measures a split.
 
     Args:
-      weights: on the mesh of the programs.
-      length_buckets: with several of them examples of similar length share a batch,
-        which is cut to the next longer one of this many lengths.
-      should_stop: is asked after every chunk.
+      weights: the weights of the model, on the mesh of the programs.
+      length_buckets: the number of lengths that batches are cut to. With several,
+        examples of similar length share a batch.
+      should_stop: a function that is called after every chunk.
 
     Returns:
       The metrics, and `examples`, their number; None when asked to stop.

@@ -62,13 +62,13 @@ def batch_gradient(
 
     Args:
       forward: computes the totals of some examples; their `loss` is differentiated.
-      params: is differentiated by.
+      params: the parameters to differentiate by.
       variables: the other variables of the model, which a forward pass may change.
-      rows: the examples, of which the batch is taken.
+      rows: the examples from which the batch is taken.
       places: int32 [B], the places of the batch in `rows`.
-      key: of all that the forward pass draws.
-      mesh: over which the batch, or each part of it, is split.
-      grad_accum_steps: parts of the batch, one after another; a divisor of B.
+      key: the key of all random numbers of the forward pass.
+      mesh: the mesh over which the batch, or each part of it, is split.
+      grad_accum_steps: the number of parts, computed one after another; it divides B.
       length_buckets: how many lengths a part may have, where examples have padding.
         Each is compiled by itself.
     """

@@ -32,18 +32,18 @@ class Trainer:
 
     Args:
       programs: the compiled functions, which also know the objective and the mesh.
-      config: steps, intervals, batches and seed.
-      splits: "train", "validation", "test" and whatever else begins with "test", as
+      config: the steps, intervals, batches and seed.
+      splits: "train", "validation", "test" and any others that begin with "test", as
         `HostSplit.from_split` takes them.
       workdir: an existing folder, or one in a bucket; the same for every process.
-      init_weights: maps the fresh weights, on the host, to those that training begins
-        with; None leaves them.
-      data_sha256: of each split.
-      settings: of the run, for TensorBoard.
+      init_weights: a function of the fresh weights, on the host, that returns the
+        weights to begin with; None keeps the fresh ones.
+      data_sha256: split -> sha256 of its data.
+      settings: the settings of the run, for TensorBoard.
 
     Raises:
       CheckpointError: no checkpoint can be read, or the run was trained on data with
-        another data_sha256.
+        a different data_sha256.
     """
 
     def __init__(

@@ -167,7 +167,7 @@ class MaskedTokens:
         """Masks tokens of a batch, whose pairs become texts one after the other.
 
         Args:
-          key: of the step; None in an evaluation.
+          key: the key of the step; None in an evaluation.
 
         Returns:
           The masked texts, whose weights are 0 for a filler row, too; and their padding
@@ -266,7 +266,8 @@ def mean_of_examples(
     """The mean loss of the masked tokens of each example.
 
     Args:
-      losses, weights: [B, K], or of the two texts of a pair one after the other.
+      losses, weights: [B, K], or [2 B, K] with the two texts of a pair one after the
+        other.
       num_examples: B.
 
     Returns:

@@ -31,7 +31,7 @@ NUM_NAMED = 3  # at most, of what was not finite
 class Weights(NamedTuple):
     """The variables of a model."""
 
-    params: nnx.State  # which are trained
+    params: nnx.State  # the variables that are trained
     variables: nnx.State  # all others
 
 
@@ -39,12 +39,12 @@ class State(NamedTuple):
     """All that training needs to resume, as one pytree of arrays."""
 
     step: jax.Array  # int32, the optimizer steps done
-    # uint32, of the initial weights and of dropout. It is an argument of the compiled
-    # functions, so that another seed compiles nothing.
+    # uint32, the seed of the initial weights and of dropout. It is an argument of the
+    # compiled functions, so that a different seed compiles nothing.
     seed: jax.Array
     weights: Weights
     optimizer: optax.OptState
-    totals: Totals  # of the training examples since the last line of metrics
+    totals: Totals  # of the examples since the last line of metrics
 
 
 class Finite(NamedTuple):
@@ -94,7 +94,7 @@ class StepDefinition:
       graphdef: the static definition of this model.
       objective: computes the sums of a batch.
       optimizer: None = for evaluation only.
-      mesh: over which a batch, or each part of it, is split.
+      mesh: the mesh over which a batch, or each part of it, is split.
       grad_accum_steps, length_buckets: as in `batch_gradient`.
     """
 
@@ -207,7 +207,7 @@ def eval_chunk(
 
     Args:
       example_weights: float32 [K, B], 0 for filler rows.
-      length: to which the examples are cut.
+      length: the length to which the examples are cut.
     """
 
     def add_batch(i: jax.Array, totals: Totals) -> Totals:
