@@ -102,7 +102,7 @@ class Config:
             self.model,
             attention=self.attention.name,
             attention_options=self.attention.options,
-            attention_by_layer=self.attention.parse_changes(),
+            attention_by_layer=self.attention.layer_settings(),
         )
 
     def _check_training(self) -> None:
@@ -134,7 +134,7 @@ class Config:
             )
 
     def _check_parts_of_batches(self) -> None:
-        """Raises ValueError if a batch in parts has other results than the whole."""
+        """Raises ValueError if dividing a batch would change its results."""
         has_buckets = self.train.length_buckets > 1
         has_parts = has_buckets or self.train.grad_accum_steps > 1
         for name, options in self.attentions():
@@ -203,7 +203,7 @@ def _build(cls: Any, path: str, mapping: Mapping[str, Any]) -> Any:
 
     Args:
       cls: Config or the class of one of its groups.
-      path: what messages call it, as "config.train".
+      path: its name in messages, such as "config.train".
       mapping: its keys. Those that an open group does not declare are its options.
     """
     if not isinstance(mapping, Mapping):

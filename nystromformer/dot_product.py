@@ -27,7 +27,7 @@ def attend(
     scale: float = 1.0,
     drop: Callable[[jax.Array], jax.Array] = lambda weights: weights,
     precision: lax.PrecisionLike = None,
-    is_one_of_many: bool = False,
+    are_keys_shared: bool = False,
 ) -> jax.Array:
     """softmax(scale · Q Kᵀ + bias) V, normalised after the product with V.
 
@@ -42,8 +42,9 @@ def attend(
       bias: [T, S], or with one row for all queries or one column for all keys.
       scale: factor of the scores.
       drop: dropout of the weights, before they are normalised.
-      precision: of both products; they accumulate in at least float32.
-      is_one_of_many: whether other blocks of queries share these keys and values.
+      precision: the precision of both products, which accumulate in at least float32.
+      are_keys_shared: whether several blocks of queries use these keys and values. Then
+        a transposed copy of them pays.
 
     Returns:
       [T, E] in at least float32.
@@ -52,7 +53,7 @@ def attend(
     has_keys_first = key.shape[0] > query.shape[0]
     key_axis = 0 if has_keys_first else 1
     # Keys and values are transposed only where several blocks share the cost.
-    score_dot = long_dot if is_one_of_many else einsum
+    score_dot = long_dot if are_keys_shared else einsum
 
     if has_keys_first:
         scores = scale * score_dot("lh,mh->lm", key, query, precision)  # [S, T]
@@ -71,7 +72,7 @@ def attend(
     # Besides losing digits, XLA's CPU backend has no bfloat16 sums along columns.
     is_rounded = value.dtype != accumulation_dtype
     is_long_sum = is_rounded or value.shape[0] > MAX_KEYS_BY_COLUMNS
-    value_dot = long_dot if is_one_of_many or is_long_sum else einsum
+    value_dot = long_dot if are_keys_shared or is_long_sum else einsum
     letters = "lm,lh->mh" if has_keys_first else "lm,mh->lh"
     return value_dot(letters, drop(weights), value, precision) / total[:, None]
 

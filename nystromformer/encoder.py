@@ -127,7 +127,7 @@ class Encoder(nnx.Module):
           [B, L, D] in dtype and its mask [B, L] or None (L + 1 with a CLS token).
 
         Raises:
-          ValueError: if inputs, mask or token_types have another shape, ids are no
+          ValueError: if inputs, mask or token_types have a different shape, ids are no
             integers, the mask is not boolean, or the encoder has no token types to add.
         """
         self._check_shapes(inputs, mask)

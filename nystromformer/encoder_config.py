@@ -41,8 +41,9 @@ class EncoderConfig:
     attention: str = "nystrom"
     attention_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    # What single layers have instead, as {0: "softmax", 3: {"num_landmarks": 128}}. A
-    # layer of the same name keeps the options that it does not change.
+    # Settings of single layers that differ from the above, such as
+    # {0: "softmax", 3: {"num_landmarks": 128}}. A layer that keeps the name keeps all
+    # other options.
     attention_by_layer: ByLayer = dataclasses.field(default_factory=dict)
 
     # Dropout of the embeddings and of the output of each half of a block; with

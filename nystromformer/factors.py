@@ -54,7 +54,7 @@ def nystrom_kernels(
     """F = softmax(Q K̃ᵀ), A = softmax(Q̃ K̃ᵀ), B = softmax(Q̃ Kᵀ) of eq. (13).
 
     Args:
-      query, key, mask, num_landmarks, landmark_padding, cross_attention: as for
+      query, key, mask, num_landmarks, landmark_padding, cross_attention: as in
         `nystrom_factors`.
       landmarks: a name in LANDMARKS.
       landmark_seed: the seed of random landmarks.
@@ -105,13 +105,13 @@ def nystrom_factors(
       key: [S, H].
       mask: [S] bool, True = attend; None = all. With T = S it also says which queries
         make landmarks, unless in cross attention.
-      num_landmarks: M, as for `nystrom`.
-      num_pinv_iters: as for `nystrom`.
-      landmark_padding: as for `nystrom`.
+      num_landmarks: M.
+      num_pinv_iters: the iterations towards the pseudo-inverse.
+      landmark_padding: "mask" or "count", as in `nystrom`.
       pinv: a name in PINVS.
       landmarks: a name in LANDMARKS.
       landmark_seed: the seed of random landmarks.
-      cross_attention: whether queries are of other tokens than keys, also with T = S.
+      cross_attention: whether queries and keys are of different tokens, even if T = S.
 
     Returns:
       F [T, M], Z [M, M] and B [M, S] in at least float32. The product's rows need not
@@ -180,7 +180,7 @@ def nystrom_rows(
       key: [S, H].
       rows: positions [R], or a slice of them.
       mask: [S] bool, True = attend; None = all.
-      **options: as for `nystrom_factors`.
+      **options: the options of `nystrom_factors`.
 
     Returns:
       [R, S] in at least float32; NaN for a position that does not exist.
@@ -213,10 +213,10 @@ def standard_nystrom(
       key: [S, H], of the same tokens.
       mask: [S] bool, True = attend; None = all.
       num_landmarks: M.
-      seed: of the tokens J.
+      seed: the seed of the tokens J.
       pinv: a name in PINVS. "exact" is the method; "iterative" inverts only the large
         singular values of S[J, J], which regularises it.
-      num_pinv_iters: of the iterative one.
+      num_pinv_iters: the number of iterations with pinv="iterative".
 
     Returns:
       Ŝ [S, S] in at least float32. Rows of excluded queries have no meaning.

@@ -84,7 +84,7 @@ def attend_fused(
       value: [B, S, N, E], finite.
       mask: [B, S] bool, True = attend; None = all.
       scale: factor of the scores.
-      dtype: of the result. The kernel rounds to the dtype of the query.
+      dtype: the dtype of the result. The kernel rounds to the dtype of the query.
       otherwise: a function of query, key and value with the same result, in dtype, for
         other devices and where `can_fuse` is False.
 
@@ -129,7 +129,7 @@ def attend_with_lengths(
       value: [B, S, N, E], finite.
       mask: [B, S] bool, True = attend; None = all.
       scale: factor of the scores.
-      implementation: of `jax.nn.dot_product_attention`.
+      implementation: the argument of `jax.nn.dot_product_attention`.
 
     Returns:
       [B, T, N, E] in the dtype of the query.
@@ -174,7 +174,7 @@ def attend_fused_head(
       value: [S, E], finite.
       mask: [S] bool, True = attend; None = all.
       scale: factor of the scores.
-      precision: of the products where cuDNN does not compute them.
+      precision: the precision of the products that cuDNN does not compute.
 
     Returns:
       [T, E] in at least float32. The kernel has rounded it to the dtype of the query.

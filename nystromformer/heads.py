@@ -64,7 +64,7 @@ class Model(nnx.Module):
           [B, C], or [B, L, C] of each token, in at least float32.
 
         Raises:
-          ValueError: if inputs, mask or token_types have another shape, ids are no
+          ValueError: if inputs, mask or token_types have a different shape, ids are no
             integers, the mask is not boolean, or the encoder has no token types to add.
         """
         if self.num_inputs == 2:
@@ -99,10 +99,10 @@ class SequenceClassifier(Model):
     """One sequence, one class.
 
     Args:
-      config: of the encoder.
+      config: the settings of the encoder.
       num_classes: C.
       pooling: "mean", "padded_mean", "max", "last" or "cls_token"; see `pooling.pool`.
-      rngs: of the parameters.
+      rngs: the keys for the initial values of parameters.
     """
 
     num_pooled_vectors = 1  # vectors that the head sees of an example
@@ -178,7 +178,7 @@ class TokenClassifier(Model):
 
 
 class TokenDecoder(Model):
-    """A model that can `decode`: tell the token at each position.
+    """A model that predicts tokens from the encoder's vectors (`decode`).
 
     The decoder is Linear, GELU, LayerNorm and the embedding, with a bias of its own, as
     in BERT and the published Nyströmformer.
@@ -209,7 +209,7 @@ class TokenDecoder(Model):
 
 
 class DenoisingClassifier(TokenDecoder, SequenceClassifier):
-    """A classifier of one sequence that can also tell hidden tokens."""
+    """A classifier of one sequence that also predicts masked tokens."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class DenoisingClassifier(TokenDecoder, SequenceClassifier):
 
 
 class DenoisingPairClassifier(DenoisingClassifier, PairClassifier):
-    """A classifier of two sequences that can also tell hidden tokens."""
+    """A classifier of two sequences that also predicts masked tokens."""
 
 
 class MaskedLanguageModel(TokenDecoder):
@@ -262,10 +262,10 @@ class FirstTokenClassifier(Model):
     float32. The first dropout is not in BERT's pooler, which has the tanh.
 
     Args:
-      config: of the encoder.
+      config: the settings of the encoder.
       num_classes: C.
       activation: "gelu", as in the published Nyströmformer, or "tanh".
-      rngs: of the parameters.
+      rngs: the keys for the initial values of parameters.
     """
 
     def __init__(

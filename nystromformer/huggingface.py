@@ -1,8 +1,8 @@
 """Published weights of BERT, RoBERTa and Nyströmformer, with any attention.
 
 A folder as transformers writes it becomes a model with these weights. By default it
-computes what PyTorch computes; with `num_landmarks`, or another `attention`, the same
-weights run in O(L · M). BERT's and RoBERTa's have no convolution of V: one that is
+computes what PyTorch computes; with `num_landmarks`, or a different `attention`, the
+same weights run in O(L · M). BERT's and RoBERTa's have no convolution of V: one that is
 asked for starts with a new kernel, to be trained.
 
 Nyströmformer's published configs set num_landmarks = segment_means_seq_len, for which
@@ -26,7 +26,7 @@ import numpy as np
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.by_layer import ByLayer, add_options
+from nystromformer.attention.by_layer import ByLayer, add_default_options
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
@@ -60,7 +60,7 @@ def load_pretrained(
     pytorch_model.bin is read, too, where torch is installed.
 
     Args:
-      folder: as transformers writes it.
+      folder: a folder that transformers has written.
       head: "masked_lm", "classification", or None for the encoder alone.
       num_landmarks: M of Nyström attention in all layers. None, and no `attention`
         either, computes what PyTorch computes: for BERT and RoBERTa softmax; for
@@ -70,10 +70,10 @@ def load_pretrained(
       attention: the name of an attention for all layers, in place of the folder's.
       attention_options: its options. The folder's own attention keeps those that are
         not named here, such as the convolution of Nyströmformer.
-      attention_by_layer: what single layers have instead, as in `EncoderConfig`.
-      seed: of parameters of the attention that the folder does not have, such as the
-        kernel of a convolution in BERT.
-      dtype: of the computation; parameters are at least float32.
+      attention_by_layer: settings of single layers, as in `EncoderConfig`.
+      seed: the seed of parameters that the folder does not have, such as the kernel
+        of a convolution in BERT.
+      dtype: the dtype of the computation; parameters are at least float32.
 
     Returns:
       model(inputs [B, L], mask [B, L] bool or None, token_types=None) -> logits
@@ -121,7 +121,7 @@ def _with_attention(
     options: Mapping[str, Any],
     by_layer: ByLayer,
 ) -> EncoderConfig:
-    """The config of a folder with another attention, as in `load_pretrained`."""
+    """The config of a folder with a different attention, as in `load_pretrained`."""
     if num_landmarks is not None and attention not in (None, "nystrom"):
         raise ValueError(
             f"num_landmarks={num_landmarks} is for nystrom, and attention is "
@@ -140,7 +140,7 @@ def _with_attention(
         config,
         attention=name,
         attention_options={**options_of(name), **landmark_options, **options},
-        attention_by_layer=add_options(name, by_layer, options_of),
+        attention_by_layer=add_default_options(name, by_layer, options_of),
     )
     for layer_attention in changed_config.attentions():
         if ATTENTIONS[layer_attention.name].num_projections != 3:

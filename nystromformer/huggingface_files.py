@@ -24,7 +24,7 @@ def read_layout(folder: Path) -> Layout:
     """Returns the layout of a folder's weights, by the model_type of its config.json.
 
     Raises:
-      PretrainedError: if there is no such folder or file, or it is of another
+      PretrainedError: if there is no such folder or file, or it is of an unknown
         architecture.
     """
     return LAYOUTS[_read_settings(folder)["model_type"]]
@@ -36,8 +36,8 @@ def read_config(
     """Returns the encoder of a config.json, with the attention that PyTorch computes.
 
     Args:
-      folder: as transformers writes it.
-      dtype: of the computation.
+      folder: a folder that transformers has written.
+      dtype: the dtype of the computation.
 
     Raises:
       PretrainedError: if there is no such folder or file, or a setting is not as

@@ -1,7 +1,7 @@
 """The names and shapes of tensors in the files of transformers, beside ours.
 
-BERT, RoBERTa and Nyströmformer call the parts of their encoders alike. Their files
-differ in a prefix, in the heads, and in rows of positions that no token reads.
+BERT, RoBERTa and Nyströmformer give the parts of their encoders the same names. Their
+files differ in a prefix, in the heads, and in rows of positions that no token reads.
 
 Letters: N heads, K size of the convolution's kernel.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-Tensors = dict[str, np.ndarray]  # by name
+Tensors = dict[str, np.ndarray]  # name -> tensor
 
 # The tables have our names on the left and the published ones on the right.
 WORDS = "embeddings.word_embeddings.weight"
@@ -49,17 +49,17 @@ OLD_ENDINGS = {
 
 
 class Layout(NamedTuple):
-    """What the files of one architecture have of their own.
+    """The names and conventions in the files of one architecture.
 
     Attributes:
       base: the prefix of the encoder's tensors in a file with a head. A file of an
         encoder alone has no prefix.
       heads: our module of a head -> the published one.
       decoder: the prefix of the head that predicts tokens.
-      activation: of the classification head, see `FirstTokenClassifier`.
-      default_norm_epsilon: of LayerNorm, where config.json has none.
-      decoder_gelu: "erf" or "tanh", as `EncoderConfig.gelu`, of the head that predicts
-        tokens; None takes the encoder's.
+      activation: the activation of the classification head, see `FirstTokenClassifier`.
+      default_norm_epsilon: the epsilon of LayerNorm if config.json has none.
+      decoder_gelu: the GELU of the head that predicts tokens, "erf" or "tanh", as in
+        `EncoderConfig.gelu`; None takes the encoder's.
       unused: prefixes of tensors that belong to heads we do not load.
       num_reserved_positions: the first rows of the table of positions, which no token
         reads.
@@ -101,7 +101,7 @@ class Layout(NamedTuple):
         They are three for the projections of queries, keys and values.
 
         Args:
-          name: in a model with a head, as "encoder.blocks.0.mlp.expand.kernel".
+          name: our name in a model with a head: "encoder.blocks.0.mlp.expand.kernel".
         """
         if name in EMBEDDINGS:
             return [self.base + EMBEDDINGS[name]]

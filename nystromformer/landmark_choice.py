@@ -25,13 +25,13 @@ def choose_landmarks(
     Args:
       query: [T, H].
       key: [S, H], zero where the mask is False.
-      mask: [S] bool, True = attend; None = all. In self-attention it is that of the
-        queries, too.
+      mask: [S] bool, True = attend; None = all. In self-attention it belongs to the
+        queries as well.
       num_landmarks: M.
       landmark_padding: "mask": tokens that the mask excludes take no part; "count":
         they count as zeros.
       make_landmarks: a function as `nystromformer.nystrom.segment_means`.
-      cross_attention: whether queries are of other tokens than keys, also with T = S.
+      cross_attention: whether queries and keys are of different tokens, even if T = S.
 
     Returns:
       Q̃ [M, H] and K̃ [M, H] in at least float32, and which landmarks of keys exist,
@@ -40,7 +40,7 @@ def choose_landmarks(
     landmark_mask = mask if landmark_padding == "mask" else None
     key_landmarks, exists = make_landmarks(key, num_landmarks, landmark_mask)
     if query.shape[0] != key.shape[0] or cross_attention:
-        # The mask says nothing of the queries.
+        # The mask says nothing about the queries.
         query_landmarks, _ = make_landmarks(query, num_landmarks, None)
         return query_landmarks, key_landmarks, exists
 

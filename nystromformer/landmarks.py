@@ -1,4 +1,4 @@
-"""Other landmarks than the paper's segment means, and other inverses.
+"""Alternatives to the paper's segment means and to its iterative inverse.
 
 Random tokens and k-means are in section A of the paper's supplement, and the exact
 inverse is in its section B. The identity in place of the inverse is in neither.
@@ -30,7 +30,7 @@ def random_positions(mask: jax.Array, count: int, seed: int) -> jax.Array:
     Args:
       mask: [S] bool, True = valid.
       count: the number of positions.
-      seed: of the draws.
+      seed: the seed of the draws.
 
     Returns:
       [count] sorted positions; S in the last places where too few tokens are valid.

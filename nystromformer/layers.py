@@ -172,9 +172,10 @@ class Block(nnx.Module):
     """Attention, then the MLP, each with a residual connection and a LayerNorm.
 
     Args:
-      config: of the layer. Its `attention` and `attention_options` hold, and its
-        `attention_by_layer` has no effect: `config.of_layer(i)` is that of layer i.
-      rngs: of the parameters.
+      config: the config of the layer, which for layer i is `config.of_layer(i)`. Its
+        `attention` and `attention_options` hold; its `attention_by_layer` has no
+        effect.
+      rngs: the keys for the initial values of parameters.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):

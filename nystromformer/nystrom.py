@@ -116,7 +116,8 @@ def iterative_pinv(
         and the largest row sum of absolute values.
       num_iters: the number of iterations. In float32 more than about 20 can diverge on
         a matrix of low rank: each enlarges the rounding errors in its null space. Equal
-        landmarks make such a matrix, those of equal tokens or of padding that counts.
+        landmarks make such a matrix: the landmarks of equal tokens, or of padding with
+        landmark_padding="count".
       scale_over: names of vmapped axes. All matrices along them are scaled by the
         largest norms among them, as the published code does over batch and heads.
 
@@ -184,15 +185,15 @@ def nystrom(
         Q̃; the others must be finite.
       num_landmarks: M ≥ 1. Attention is exact if M ≥ T or M ≥ S, and with
         landmark_padding="mask" also if M ≥ the number n of valid keys.
-      num_pinv_iters: iterations of `invert`.
+      num_pinv_iters: the number of iterations of `invert`.
       landmark_padding: "mask", or "count" for the published treatment of padding:
         segments of the padded length, in which excluded tokens count as zeros.
       make_landmarks: a function as `segment_means`, the paper's choice;
         `nystromformer.landmarks` has others.
       invert: a function as `iterative_pinv`, the paper's choice;
         `nystromformer.landmarks` has others.
-      precision: of the products with T or S rows.
-      cross_attention: whether queries are of other tokens than keys, also with T = S.
+      precision: the precision of the products with T or S rows.
+      cross_attention: whether queries and keys are of different tokens, even if T = S.
       attend_head: a function as `dot_product.attend`, for the two attentions.
 
     Returns:
@@ -230,16 +231,16 @@ def nystrom(
         mask,
         precision=precision,
     )
-    middle = jnp.matmul(z, context, precision="highest")
+    landmark_values = jnp.matmul(z, context, precision="highest")
     if landmark_mask is not None:
-        middle = _values_of_landmarks(middle, value, landmark_mask)
+        landmark_values = _token_values_if_exact(landmark_values, value, landmark_mask)
 
-    # K̃ and `middle` are rounded to the dtype of the inputs. The inputs were rounded to
-    # it as well, and that costs more digits.
+    # K̃ and the values of the landmarks are rounded to the dtype of the inputs. The
+    # inputs were rounded to it as well, and that costs more digits.
     return attend_head(
         query,
         scaled_key_landmarks.astype(key.dtype),
-        middle.astype(value.dtype),
+        landmark_values.astype(value.dtype),
         exists,
         precision=precision,
     )
@@ -255,16 +256,18 @@ def _identity_if_exact(matrix: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.where(mask.sum() <= len(matrix), eye, matrix)
 
 
-def _values_of_landmarks(
-    middle: jax.Array, value: jax.Array, mask: jax.Array
+def _token_values_if_exact(
+    landmark_values: jax.Array, value: jax.Array, mask: jax.Array
 ) -> jax.Array:
-    """The `middle` [M, E], or with n ≤ M valid tokens the values of these.
+    """`landmark_values` [M, E]; with n ≤ M valid tokens, their own values instead.
 
-    With n ≤ M every landmark is a valid token, and the values of these tokens in the
-    place of `middle` make attention exact. Only with n < M are there landmarks without
-    tokens, so the products before need no mask of them.
+    With n ≤ M every landmark is a valid token, so its value makes attention exact.
+    Landmarks without tokens occur only if n < M. Their rows are replaced here, so A and
+    the product with Z need no mask.
     """
-    num_landmarks = len(middle)
+    num_landmarks = len(landmark_values)
     token_values = value[first_valid_positions(mask, num_landmarks)]
     is_exact = mask.sum() <= num_landmarks
-    return jnp.where(is_exact, token_values.astype(middle.dtype), middle)
+    return jnp.where(
+        is_exact, token_values.astype(landmark_values.dtype), landmark_values
+    )

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from nystromformer.attention import ATTENTIONS, check_attention
-from nystromformer.attention.by_layer import add_options, parse_by_layer
+from nystromformer.attention.by_layer import add_default_options, parse_by_layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class TaskConfig(OpenGroup):
 
 @dataclasses.dataclass(frozen=True)
 class AttentionConfig(OpenGroup):
-    """The attention of all layers, and what single layers have instead.
+    """The attention of all layers, and settings of single layers that differ.
 
-    by_layer: as `parse_by_layer` reads it: "0=softmax 3.num_landmarks=128".
+    by_layer: text for `parse_by_layer`, such as "0=softmax 3.num_landmarks=128".
     """
 
     by_layer: str | None = None
@@ -42,16 +42,17 @@ class AttentionConfig(OpenGroup):
     def __str__(self) -> str:
         return f"{self.name} (layers: {self.by_layer})" if self.by_layer else self.name
 
-    def parse_changes(self) -> dict[int, dict[str, Any]]:
-        """Returns what single layers have instead, as `attentions_by_layer` takes it.
+    def layer_settings(self) -> dict[int, dict[str, Any]]:
+        """Returns the settings of single layers, as `attentions_by_layer` takes them.
 
-        A layer with another attention starts from that attention's options in configs.
+        A layer with a different attention starts from the options of that attention in
+        configs.
 
         Raises:
-          ValueError: for a text of another form, or an unknown attention.
+          ValueError: for a text that `parse_by_layer` refuses, or an unknown attention.
         """
         by_layer = parse_by_layer(self.by_layer or "")
-        return add_options(self.name, by_layer, _options_in_configs)
+        return add_default_options(self.name, by_layer, _options_in_configs)
 
 
 def _options_in_configs(name: str) -> dict[str, Any]:

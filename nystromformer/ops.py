@@ -75,15 +75,16 @@ def materialize_on_cpu(x: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 3))
 def long_dot(letters: str, x: Any, y: Any, precision: Any) -> jax.Array:
-    """`einsum` for products whose axis L is the longest, laid out for a CPU.
+    """`einsum` for three products, laid out for a CPU. L is the longest axis.
 
-    It takes "lh,mh->lm" for scores X Yᵀ, and "lm,lh->mh" or "lm,mh->lh" for weights W
-    times values V, Wᵀ V or W V.
+        "lh,mh->lm"   scores X Yᵀ
+        "lm,lh->mh"   Wᵀ V
+        "lm,mh->lh"   W V
 
-    XLA's CPU backend is slow, and loses digits, where it sums down the columns of a
-    matrix, as in Wᵀ V. So that is computed as (Vᵀ W)ᵀ. The gradient of Y in X Yᵀ is
-    such a sum as well and is computed likewise. Both need a transposed copy, which
-    takes as long as one product saves: it pays where several products share the copy.
+    XLA's CPU backend is slow, and loses digits, where it sums down columns: in Wᵀ V,
+    and in the gradient of Y in X Yᵀ. Here both are computed from a transposed copy. The
+    copy takes as long as one product saves, so it pays only where several products
+    share it.
     """
     if letters == "lm,lh->mh":
         transposed = materialize_on_cpu(y.T)
@@ -161,8 +162,8 @@ def dropout(x: jax.Array, rate: float, rng: jax.Array | None) -> jax.Array:
 
     Args:
       x: any shape.
-      rate: in [0, 1). It is rounded to a multiple of 2⁻¹⁶, and the scale fits the
-        rounded one.
+      rate: the probability, in [0, 1). It is rounded to a multiple of 2⁻¹⁶, and the
+        scale fits the rounded one.
       rng: a key; None means no dropout.
 
     Returns:

@@ -22,7 +22,7 @@ def pool(
         valid token; or "cls_token", the first vector, which is a learned one.
       x: [B, L, D].
       mask: [B, L] bool, True = valid; None = all.
-      max_length: of the encoder, the divisor of "padded_mean".
+      max_length: the max_length of the encoder, the divisor of "padded_mean".
 
     Returns:
       float32 [B, D].

@@ -109,7 +109,7 @@ def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, product
 
     def total(x, key):
         landmarks = dropout(segment_means(x, 2)[0], 0.5, key)
-        return attend(landmarks, x, x, is_one_of_many=True).sum()
+        return attend(landmarks, x, x, are_keys_shared=True).sum()
 
     x = jnp.ones((3, 7, 5))
     keys = jax.random.split(KEY, 3)

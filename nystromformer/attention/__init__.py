@@ -37,7 +37,7 @@ def register_attention(name: str, cls: type[Attention]) -> None:
 
     A module may be imported twice, from two places, and a cell of a notebook may be run
     again: a class replaces one of the same qualified name, unless it is written in a
-    file of another name.
+    file with a different name.
 
     Args:
       name: the name that configs and `make_attention` shall know it by.
@@ -127,8 +127,8 @@ def make_attention(
       head_dim: H.
       max_length: the length of the longest sequence that it will see.
       rngs: the keys for the initial values of parameters.
-      cross_attention: whether queries belong to other tokens than keys. "nystrom" needs
-        to know in cross attention with a mask; see `Attention`.
+      cross_attention: whether queries and keys belong to different tokens. "nystrom"
+        needs to know in cross attention with a mask; see `Attention`.
       **options: the options of that attention.
 
     Returns:

@@ -69,10 +69,10 @@ class Attention(nnx.Module, Configurable):
           head_dim: H.
           max_length: the length of the longest sequence that it will see.
           rngs: the keys for the initial values of parameters.
-          cross_attention: whether queries belong to other tokens than keys. Landmarks
-            of queries need to know: where T = S this cannot be seen from the arrays,
-            and the mask of keys would keep queries out of them. The other attentions
-            that take T ≠ S give the same result either way.
+          cross_attention: whether queries and keys belong to different tokens.
+            Landmarks of queries need to know: where T = S this cannot be seen from the
+            arrays, and the mask of keys would keep queries out of them. The other
+            attentions that take T ≠ S give the same result either way.
 
         Raises:
           ValueError: cross_attention, where the attention needs T = S.
@@ -113,12 +113,12 @@ class Attention(nnx.Module, Configurable):
           mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
             and without `cross_attention` it also says which queries make landmarks, and
             NaN in the others has no influence.
-          dropout_rng: the key of what `for_training` draws, which mostly is nothing.
+          dropout_rng: the key for `for_training`, which mostly draws nothing.
           dropout_rate: must be 0, unless deterministic.
           broadcast_dropout: has no effect.
           deterministic: whether dropout_rate and dropout_rng have no effect.
-          dtype: the dtype of the large products and of the output; None takes that of
-            the inputs.
+          dtype: the dtype of the large products and of the output; None takes the
+            dtype of the inputs.
           precision: the precision of the large products.
           module: must be None; flax passes one with sow_weights=True.
           is_causal: must be False.
@@ -166,7 +166,7 @@ class Attention(nnx.Module, Configurable):
         A subclass whose parameters are drawn anew at each pass returns a copy.
 
         Args:
-          dropout_rng: the key of what it draws, or None.
+          dropout_rng: the key of its draws, or None.
         """
         return self
 
@@ -268,7 +268,7 @@ class Attention(nnx.Module, Configurable):
         It runs under `jax.vmap` over the axes "batch" and "heads".
 
         Args:
-          query: [T, H]. Where T = S and not `self.cross_attention`, the mask is that of
+          query: [T, H]. Where T = S and not `self.cross_attention`, the mask belongs to
             the queries as well: apply it wherever you sum over queries.
           key: [S, H], zero where the mask is False.
           value: [S, E], zero where the mask is False.

@@ -1,4 +1,4 @@
-"""An attention for each layer: one for all, and what single layers have instead.
+"""The attention of each layer: one for all, and settings of single layers that differ.
 
     {0: "softmax", 3: {"num_landmarks": 128}}
 
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from nystromformer.attention import check_attention
 from nystromformer.attention.options import parse_value
 
-# Layer, counted from 0 -> the name of its attention; or "name" and options, of which
-# only those that differ need be there.
+# Layer, counted from 0 -> its settings: the name of its attention, or a mapping with
+# "name" and options, of which only those that differ need be there.
 ByLayer = Mapping[int, str | Mapping[str, Any]]
 
 
@@ -29,11 +29,11 @@ def attentions_by_layer(
     """Lists the attentions of all layers.
 
     Args:
-      num_layers: of the encoder.
-      name, options: of the layers that `by_layer` does not name.
-      by_layer: what single layers have instead. A layer of the same name keeps the
-        options that it does not change. A layer of another name has the options that
-        its entry names, and defaults for the rest.
+      num_layers: the number of layers of the encoder.
+      name, options: the attention of the layers that `by_layer` does not have.
+      by_layer: settings of single layers. A layer that keeps the name keeps all other
+        options. A layer with a different name has the options in its settings, and
+        defaults for the rest.
 
     Raises:
       ValueError: for a layer that does not exist, an unknown attention or option, or a
@@ -41,13 +41,13 @@ def attentions_by_layer(
     """
     check_attention(name, options)
     attentions = [LayerAttention(name, options)] * num_layers
-    for layer, changes in by_layer.items():
+    for layer, settings in by_layer.items():
         if layer not in range(num_layers):
             raise ValueError(
                 f"there is no layer {layer!r} to have an attention of its own: the "
                 f"{num_layers} layers are 0 to {num_layers - 1}"
             )
-        layer_options = _as_mapping(changes)
+        layer_options = _as_mapping(settings)
         layer_name = layer_options.pop("name", name)
         if layer_name == name:
             layer_options = {**options, **layer_options}
@@ -60,10 +60,10 @@ def attentions_by_layer(
 
 
 def parse_by_layer(text: str) -> dict[int, dict[str, Any]]:
-    """Reads what single layers have instead, as in "0=softmax 3.num_landmarks=128".
+    """Reads settings of single layers, as in "0=softmax 3.num_landmarks=128".
 
     Raises:
-      ValueError: for a text of another form, or one that has a key twice.
+      ValueError: for a text that does not have this form, or has a key twice.
     """
     by_layer: dict[int, dict[str, Any]] = {}
     for word in text.split():
@@ -75,34 +75,34 @@ def parse_by_layer(text: str) -> dict[int, dict[str, Any]]:
                 "by_layer must be LAYER=NAME or LAYER.OPTION=VALUE, separated by "
                 f"blanks, as in '0=softmax 3.num_landmarks=128', got {text!r}"
             )
-        changes = by_layer.setdefault(int(layer), {})
-        changed_key = option or "name"
-        if changed_key in changes:
+        settings = by_layer.setdefault(int(layer), {})
+        setting = option or "name"
+        if setting in settings:
             raise ValueError(f"by_layer has {key} twice: {text!r}")
-        changes[changed_key] = parse_value(value) if option else value
+        settings[setting] = parse_value(value) if option else value
     return by_layer
 
 
-def add_options(
-    name: str, by_layer: ByLayer, options_of: Callable[[str], Mapping[str, Any]]
+def add_default_options(
+    name: str, by_layer: ByLayer, default_options: Callable[[str], Mapping[str, Any]]
 ) -> dict[int, dict[str, Any]]:
-    """Adds options to the layers of another attention, where they name none.
+    """Adds default options to the layers with a different attention.
 
     Args:
-      name: of the attention of all other layers.
-      by_layer: what single layers have instead.
-      options_of: the options with which an attention starts.
+      name: the name of the attention of all other layers.
+      by_layer: settings of single layers. Options that they have keep their values.
+      default_options: returns the options with which an attention of a name starts.
     """
     complete = {}
-    for layer, changes in by_layer.items():
-        options = _as_mapping(changes)
-        layer_name = options.get("name", name)
+    for layer, layer_settings in by_layer.items():
+        settings = _as_mapping(layer_settings)
+        layer_name = settings.get("name", name)
         if layer_name != name:
-            options = {**options_of(layer_name), **options}
-        complete[layer] = options
+            settings = {**default_options(layer_name), **settings}
+        complete[layer] = settings
     return complete
 
 
-def _as_mapping(changes: str | Mapping[str, Any]) -> dict[str, Any]:
-    """What a layer has instead, as a mapping of "name" and options."""
-    return {"name": changes} if isinstance(changes, str) else dict(changes)
+def _as_mapping(settings: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a layer as a mapping with "name" and options."""
+    return {"name": settings} if isinstance(settings, str) else dict(settings)

@@ -231,7 +231,7 @@ def _attend_head(
         dropout_rate=dropout_rate,
         is_causal=is_causal,
         precision=precision,
-        is_one_of_many=num_blocks > 1,
+        are_keys_shared=num_blocks > 1,
     )
     if num_blocks == 1:
         return attend_block(query, key, value, bias, mask, rng, 0)
@@ -276,7 +276,7 @@ def _attend_block(
     dropout_rate: float,
     is_causal: bool,
     precision: jax.lax.PrecisionLike,
-    is_one_of_many: bool,
+    are_keys_shared: bool,
 ) -> jax.Array:
     """Attends with a block of queries [T, H], the first of which has that position."""
     if is_causal:
@@ -292,5 +292,5 @@ def _attend_block(
         scale=query.shape[-1] ** -0.5,
         drop=functools.partial(dropout, rate=dropout_rate, rng=rng),
         precision=precision,
-        is_one_of_many=is_one_of_many,
+        are_keys_shared=are_keys_shared,
     )

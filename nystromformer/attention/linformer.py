@@ -44,8 +44,8 @@ class LinformerAttention(Attention):
 
         Args:
           projection_dim: k, at most max_length.
-          sharing: what has matrices of its own. The first three are in section 4 of the
-            paper, where 12 layers have 24, 12 and 1 matrices.
+          sharing: how heads, layers, keys and values share matrices. The first three
+            are in section 4 of the paper, where 12 layers have 24, 12 and 1 matrices.
             "headwise": each layer has E and F, for all its heads.
             "key_value": each layer has one matrix, F = E.
             "layerwise": all layers of an `Encoder` share one matrix, F = E.
@@ -76,7 +76,7 @@ class LinformerAttention(Attention):
             self.value_projection = nnx.Param(initializer(rngs.params(), shape))
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
-        """E, and F where it is another matrix, [1 or N, k, S] each."""
+        """E, and F if it is a different matrix, [1 or N, k, S] each."""
         if length > self.max_length:
             raise ValueError(
                 f"keys of length {length} are longer than the max_length "

@@ -96,7 +96,7 @@ class NystromAttention(Attention):
         Args:
           num_landmarks: M ≥ 1. Attention is exact if M ≥ the length, and with
             landmark_padding="mask" also if M ≥ the number of valid tokens.
-          num_pinv_iters: iterations towards the pseudo-inverse.
+          num_pinv_iters: the iterations towards the pseudo-inverse.
           conv_kernel_size: K odd, or 0 for no convolution. The kernel [K, N] of the
             skip connection starts as U(−1/√K, 1/√K), as in the published code.
           landmark_padding: "mask", or "count" for the published treatment of padding.
@@ -243,8 +243,8 @@ def nystrom_attention(
       [B, T, N, E] in dtype.
 
     Raises:
-      ValueError: as `NystromAttention` and `Attention.__call__`, or a kernel of another
-        shape or in cross attention.
+      ValueError: as `NystromAttention` and `Attention.__call__`, or a kernel with
+        a wrong shape or in cross attention.
     """
     options = {
         "num_landmarks": num_landmarks,

@@ -60,9 +60,9 @@ class Configurable:
     def config_defaults(cls) -> dict[str, Any]:
         """The options with which configs and benchmarks start.
 
-        Those are the paper's: `paper_options`, and the defaults of the others. A class
-        that gives an option another default than its parent class gives it to its
-        configs as well, whatever the parent's `paper_options` say.
+        Those are the paper's: `paper_options`, and the defaults of the others. If a
+        class changes the default of an option of its parent class, its configs have
+        the new default as well, whatever the parent's `paper_options` say.
         """
         values = {}
         for owner in _owners_of_options(cls):
@@ -95,7 +95,7 @@ class Configurable:
 
 
 def parse_value(text: str) -> Any:
-    """Reads the value of an option from a command: JSON, or else a word as it stands.
+    """Reads the value of an option from a command: JSON, or a word as it stands.
 
     So 64, 0.5, true and null are values, and exact is a word.
     """

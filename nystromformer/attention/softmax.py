@@ -28,7 +28,7 @@ class SoftmaxAttention(Attention):
     """softmax(Q Kᵀ / √H + bias) V, in O(T · S) time and a bounded number of scores.
 
     On a single NVIDIA GPU in bfloat16 or float16 cuDNN's fused kernel computes it,
-    unless there is a bias, dropout, or another mask than padding: see
+    unless there is a bias, dropout, or a mask that is not of padding: see
     `nystromformer.fused`. The kernel has no derivative in forward mode.
 
     With `decode=True` Flax's attention layers make a mask of floats, which needs a cast
@@ -95,8 +95,9 @@ class SoftmaxAttention(Attention):
           dropout_rate: the probability that a weight is dropped; None takes the option.
           broadcast_dropout: whether all heads of the batch drop the same weights.
           deterministic: whether nothing is dropped.
-          dtype: of the large products and of the output; None takes the inputs'.
-          precision: of the large products.
+          dtype: the dtype of the large products and of the output; None takes the
+            dtype of the inputs.
+          precision: the precision of the large products.
           module: sows the weights into this module, in O(T · S) memory.
           is_causal: whether query t attends to no key after t.
 
@@ -166,7 +167,7 @@ class SoftmaxAttention(Attention):
         """Attends by cuDNN's kernel where it can, and in groups elsewhere.
 
         The arguments are those of `attend_in_groups`. `padding_mask` is the mask as
-        [B, S], or None where it is another one than padding.
+        [B, S], or None without a mask, or if the mask is not one of padding.
         """
         attend_without_kernel = functools.partial(
             attend_in_groups,
@@ -192,7 +193,7 @@ class SoftmaxAttention(Attention):
 
 
 def _padding_mask(mask: jax.Array | None, shape: tuple[int, ...]) -> jax.Array | None:
-    """The mask of four axes as [B, S], that shape; None where it is not padding."""
+    """The mask of four axes as [B, S], that shape; None if it is not one of padding."""
     if mask is None or mask.shape[1:3] != (1, 1):
         return None
     return jnp.broadcast_to(mask[:, 0, 0, :], shape)

@@ -1,4 +1,4 @@
-"""Augmentation: training examples in another form that has the same label.
+"""Augmentation: training examples in a different form that has the same label.
 
 The form is drawn inside the training step, from its key and the number of the example:
 a function of the seed, the step and the part of the batch, so that a resumed run draws
@@ -28,8 +28,8 @@ class Augmented:
     """An objective whose training examples are augmented first.
 
     Args:
-      objective: of batches with one sequence an example.
-      augmentations: are applied one after another.
+      objective: an objective for batches with one sequence an example.
+      augmentations: functions that are applied one after another.
     """
 
     def __init__(self, objective: Objective, augmentations: Sequence[Augmentation]):
@@ -65,7 +65,7 @@ class Augmented:
                 tokens = augmentation(tokens, jax.random.fold_in(example_key, number))
             return tokens
 
-        return jax.vmap(augment_example)(batch.inputs, batch.indices)
+        return jax.vmap(augment_example)(batch.inputs, batch.example_ids)
 
 
 def flip(tokens: jax.Array, key: jax.Array, *, axis: int) -> jax.Array:

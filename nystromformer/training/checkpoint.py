@@ -97,7 +97,7 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
       The arrays, on the host, and the JSON object.
 
     Raises:
-      CheckpointError: they are missing, damaged, or of another model.
+      CheckpointError: they are missing, damaged, or of a different model.
     """
     arrays = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
     content = ocp.args.Composite(

@@ -15,9 +15,9 @@ class ChunkTimer:
     """Measures chunks, and chooses the size of the next one.
 
     Attributes:
-      size: batches of the next chunk, the same in every process. The first chunk has
-        one, as its program may still have to be compiled.
-      seconds: that the last chunk took; 0 before the first.
+      size: the number of batches of the next chunk, the same in every process. The
+        first chunk has one, as its program may still have to be compiled.
+      seconds: the duration of the last chunk; 0 before the first.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ class Programs(NamedTuple):
     """The compiled functions of a run. Each is compiled when it is first called.
 
     Attributes:
-      definition: what the functions compute with.
+      definition: the model, objective and settings of the functions.
       init: `init_state`, called with the seed.
       train_chunk: `train_chunk`, called with state and chunk. It donates the state.
       eval_chunk: `eval_chunk`, called with weights, chunk, example weights, totals and
@@ -79,7 +79,7 @@ def jit_programs(
       make_model: makes a model with fresh weights.
       objective: computes the sums of a batch.
       optimizer: None = for evaluation only.
-      mesh: of the devices; None = one device.
+      mesh: the mesh of devices; None = one device.
       grad_accum_steps, length_buckets: as in `batch_gradient`.
     """
     definition = StepDefinition(

@@ -1,7 +1,8 @@
-"""Batches of examples: chosen by index on the host, gathered on the devices.
+"""Batches of examples: chosen by number on the host, gathered on the devices.
 
-A batch is a list of example indices. Batch k of epoch e is a pure function of
-(seed, e, k), so a resumed run needs no state of an iterator.
+A batch is a list of example ids, the numbers of its examples in their split. Batch k of
+epoch e is a pure function of (seed, e, k), so a resumed run needs no state of an
+iterator. On the devices an example has a place, its position in the copied arrays.
 
 The rows of the next few batches, a *chunk*, are copied to the devices together. The
 compiled program sees only chunks, all of one shape. So it does not depend on the number
@@ -32,7 +33,7 @@ class Batch(NamedTuple):
     mask: jax.Array | None  # bool, shaped as inputs, False = padding; None = no padding
     labels: jax.Array  # int32 [B]; of tokens [B, L], -1 where a token has no label
     weights: jax.Array  # float32 [B]; 0 for the filler rows of an incomplete batch
-    indices: jax.Array  # int32 [B], the numbers of the examples in their split
+    example_ids: jax.Array  # int32 [B], the numbers of the examples in their split
 
 
 class DeviceRows(NamedTuple):
@@ -44,28 +45,28 @@ class DeviceRows(NamedTuple):
     pairs: jax.Array | None = None  # int32 [examples, 2]; None = example i is row i
     # int32 [examples], the numbers of the examples in their split. None = the whole
     # split is here, and example i has the number i.
-    examples: jax.Array | None = None
+    example_ids: jax.Array | None = None
 
-    def example_lengths(self, indices: jax.Array) -> jax.Array:
-        """The lengths int32 [B] of some examples; of a pair the longer one."""
+    def example_lengths(self, places: jax.Array) -> jax.Array:
+        """The lengths int32 [B] of the examples at places; of a pair the longer one."""
         if self.lengths is None:
-            return jnp.full(len(indices), self.inputs.shape[-1], jnp.int32)
+            return jnp.full(len(places), self.inputs.shape[-1], jnp.int32)
         if self.pairs is None:
-            return self.lengths[indices]
-        return self.lengths[self.pairs[indices]].max(-1)
+            return self.lengths[places]
+        return self.lengths[self.pairs[places]].max(-1)
 
     def take(
-        self, indices: jax.Array, weights: jax.Array, length: int | None = None
+        self, places: jax.Array, weights: jax.Array, length: int | None = None
     ) -> Batch:
         """Gathers the examples of a batch.
 
         Args:
-          indices: int32 [B], places in these rows.
+          places: int32 [B], the places of the examples in these arrays.
           weights: float32 [B], handed on to the batch.
-          length: cuts inputs and labels, to no less than the longest of the examples;
-            None = all of L.
+          length: the length to cut inputs and labels to, at least that of the longest
+            example; None = all of L.
         """
-        row_indices = indices if self.pairs is None else self.pairs[indices]
+        row_indices = places if self.pairs is None else self.pairs[places]
         inputs = self.inputs[row_indices][..., :length].astype(jnp.int32)
 
         mask = None
@@ -75,16 +76,17 @@ class DeviceRows(NamedTuple):
             )
             mask = positions < self.lengths[row_indices][..., None]
 
-        labels = self.labels[indices]
+        labels = self.labels[places]
         if labels.ndim == 2:
             labels = labels[:, :length]
 
+        example_ids = places if self.example_ids is None else self.example_ids[places]
         return Batch(
             inputs=inputs,
             mask=mask,
             labels=labels,
             weights=weights,
-            indices=indices if self.examples is None else self.examples[indices],
+            example_ids=example_ids,
         )
 
 
@@ -92,7 +94,7 @@ class Chunk(NamedTuple):
     """A few batches on the devices, in arrays with room for MAX_CHUNK of them."""
 
     rows: DeviceRows
-    indices: jax.Array  # int32 [MAX_CHUNK, B], the places of each batch in `rows`
+    places: jax.Array  # int32 [MAX_CHUNK, B], where each batch is in `rows`
     num_batches: jax.Array | int  # how many of these batches are to be used
 
 
@@ -159,29 +161,30 @@ class HostSplit:
             pairs=device_put_global(mesh, self.pairs),
         )
 
-    def prefetch(self, batches: np.ndarray) -> None:
+    def prefetch(self, example_ids: np.ndarray) -> None:
         """Reads the rows of the next chunk from a disk while the devices compute."""
         if hasattr(self.inputs, "prefetch"):
-            row_indices = batches if self.pairs is None else self.pairs[batches]
+            row_indices = example_ids if self.pairs is None else self.pairs[example_ids]
             self.inputs.prefetch(row_indices.ravel())
 
-    def chunk(self, batches: np.ndarray, mesh: Mesh | None = None) -> Chunk:
+    def chunk(self, example_ids: np.ndarray, mesh: Mesh | None = None) -> Chunk:
         """Copies a few batches to the devices.
 
         Args:
-          batches: int32 [N, B], the examples of N ≤ MAX_CHUNK batches.
-          mesh: splits each batch over its axis "data" and the length over "seq".
+          example_ids: int32 [N, B], the examples of N ≤ MAX_CHUNK batches.
+          mesh: the mesh that splits each batch over its axis "data" and the length
+            over "seq".
         """
-        num_batches, batch_size = batches.shape
+        num_batches, batch_size = example_ids.shape
         # The room behind the N batches is filled by repeating them.
-        examples = np.resize(batches, (MAX_CHUNK, batch_size)).ravel()
-        places = np.arange(len(examples), dtype=np.int32)
+        filled_ids = np.resize(example_ids, (MAX_CHUNK, batch_size)).ravel()
+        places = np.arange(len(filled_ids), dtype=np.int32)
 
         if self.pairs is None:
-            split_rows = examples
+            split_rows = filled_ids
             chunk_pairs = None
         else:
-            split_rows = self.pairs[examples].ravel()
+            split_rows = self.pairs[filled_ids].ravel()
             # The rows of a pair come one after the other: 2 i and 2 i + 1.
             chunk_pairs = np.stack([2 * places, 2 * places + 1], axis=1)
         lengths = None if self.lengths is None else self.lengths[split_rows]
@@ -195,22 +198,22 @@ class HostSplit:
         rows = DeviceRows(
             inputs=device_put_global(mesh, inputs, axes=(None, SEQ)),
             lengths=device_put_global(mesh, lengths),
-            labels=device_put_global(mesh, self.labels[examples]),
+            labels=device_put_global(mesh, self.labels[filled_ids]),
             pairs=device_put_global(mesh, chunk_pairs),
-            examples=device_put_global(mesh, examples),
+            example_ids=device_put_global(mesh, filled_ids),
         )
         places = places.reshape(MAX_CHUNK, batch_size)
         return Chunk(
             rows=rows,
-            indices=device_put_global(mesh, places, axes=(None, DATA)),
+            places=device_put_global(mesh, places, axes=(None, DATA)),
             num_batches=device_put_global(mesh, np.int32(num_batches)),
         )
 
 
-def train_indices(
+def train_example_ids(
     seed: int, first_step: int, num_steps: int, num_examples: int, batch_size: int
 ) -> np.ndarray:
-    """The examples of num_steps steps from first_step on.
+    """The examples of num_steps steps, beginning with first_step.
 
     Every epoch has its own order, and leaves out the last num_examples mod B examples
     of it.
@@ -219,12 +222,12 @@ def train_indices(
       int32 [num_steps, B].
     """
     batches_per_epoch = num_examples // batch_size
-    indices = np.empty((num_steps, batch_size), np.int32)
+    example_ids = np.empty((num_steps, batch_size), np.int32)
     for i in range(num_steps):
         epoch, k = divmod(first_step + i, batches_per_epoch)
         order = _permutation(seed, epoch, num_examples)
-        indices[i] = order[k * batch_size : (k + 1) * batch_size]
-    return indices
+        example_ids[i] = order[k * batch_size : (k + 1) * batch_size]
+    return example_ids
 
 
 @functools.lru_cache(maxsize=2)

@@ -1,12 +1,11 @@
-"""Classification and denoising at once, from one pass over a corrupted input.
+"""Classification and denoising at once, from one pass over a masked input.
 
 The public code of Miralles-González et al., "On the locality bias and results in the
 Long Range Arena", 2025, does so: a stage of pre-training folded into the training.
-There the second loss is a mean over all tokens; here it is one over the corrupted
-tokens, as any other token can be copied. Their weight of 1 is about mlm_probability
-here.
+There the second loss is a mean over all tokens; here it is one over the masked tokens,
+as any other token can be copied. Their weight of 1 is about mlm_probability here.
 
-Letters: B batch, L length, C classes, K corrupted positions of a text at most.
+Letters: B batch, L length, C classes, K masked positions of a text at most.
 """
 
 from typing import Any
@@ -19,23 +18,24 @@ from nystromformer.training.metrics import Sums, label_sums
 
 
 class ClassificationDenoising(MaskedTokens):
-    """Cross-entropy of the class, plus that of the tokens that are hidden.
+    """Cross-entropy of the class, plus that of the masked tokens.
 
-    In training both come from one pass over the corrupted input, in which a hidden
-    token is left as it was only if a random one happens to be the same. In an
-    evaluation the class is read from the input as it is, and the hidden tokens from a
-    second pass over the corrupted one.
+    In training both come from one pass over the masked input, in which a masked token
+    is left as it was only if a random one happens to be the same. In an evaluation the
+    class is read from the input as it is, and the masked tokens are predicted in a
+    second pass, over the masked input.
 
     The loss is a mean over the examples: of the loss of the class, plus
-    `denoising_weight` times the mean loss of the example's hidden tokens. So it is a
+    `denoising_weight` times the mean loss of the example's masked tokens. So it is a
     sum of what each example contributes, whatever the parts of a batch.
 
     Args:
-      denoising_weight: at least 0.
-      options: as in `MaskedTokens`, with another default of mlm_probability.
+      denoising_weight: the weight of the second loss, at least 0.
+      options: the options of `MaskedTokens`. Here mlm_probability and corruption have
+        different defaults.
 
     Raises:
-      ValueError: denoising_weight or another option is out of its range.
+      ValueError: denoising_weight or an option of `MaskedTokens` is out of its range.
     """
 
     corruptions = ("mask_or_random", "mask_only")
@@ -67,13 +67,13 @@ class ClassificationDenoising(MaskedTokens):
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
         """Losses in nats, accuracies from 0 to 1.
 
-        Those of the class are over the examples, those of denoising over the hidden
+        Those of the class are over the examples, those of denoising over the masked
         tokens. The model has an `encoder`; `read`, which makes class logits [B, C] of
         its vectors and their mask; and `decode`, which makes token logits of vectors.
         """
-        masked, mask = self.hide(batch, key)
+        masked, padding_mask = self.mask_batch(batch, key)
         dropout_rng = dropout_key(key)
-        vectors, vectors_mask = model.encoder(masked.inputs, mask, dropout_rng)
+        vectors, vectors_mask = model.encoder(masked.inputs, padding_mask, dropout_rng)
         if key is None:
             logits = model(batch.inputs, batch.mask)
         else:

@@ -37,7 +37,7 @@ def make_mesh(
 
     Args:
       batch_size: the examples of a step, or of one part of it.
-      length: of the longest sequence.
+      length: the length of the longest sequence.
       sequence_parallelism: how many devices share each sequence.
       devices: None = all devices of all processes.
 
@@ -69,7 +69,7 @@ def placement(mesh: Mesh | None, *axes: str | None) -> NamedSharding:
     """The sharding of arrays over a mesh.
 
     Args:
-      axes: for each of the first axes of an array DATA, SEQ or None. An axis with None,
+      axes: DATA, SEQ or None for each of the first axes of an array. An axis with None,
         and every further one, is not split.
     """
     if mesh is None:
@@ -110,7 +110,7 @@ def check_same_on_all_hosts(**texts: str) -> None:
     """Compares texts between the processes, by their hashes.
 
     Raises:
-      ConfigError: one of the processes has another text. It is raised in all of them.
+      ConfigError: one of the processes has a different text. All of them raise it.
     """
     for name, text in texts.items():
         number = int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)

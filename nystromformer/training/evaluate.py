@@ -22,7 +22,7 @@ class Batches(NamedTuple):
     """Batches of examples that are cut to the same length."""
 
     length: int
-    examples: np.ndarray  # int32 [num_batches, B]
+    example_ids: np.ndarray  # int32 [num_batches, B]
     weights: np.ndarray  # float32 [num_batches, B], 0 for the filler rows of the last
 
 
@@ -37,10 +37,10 @@ def evaluate(
     """Measures a split.
 
     Args:
-      weights: on the mesh of the programs.
-      length_buckets: with several of them examples of similar length share a batch,
-        which is cut to the next longer one of this many lengths.
-      should_stop: is asked after every chunk.
+      weights: the weights of the model, on the mesh of the programs.
+      length_buckets: the number of lengths that batches are cut to. With several,
+        examples of similar length share a batch.
+      should_stop: a function that is called after every chunk.
 
     Returns:
       The metrics, and `examples`, their number; None when asked to stop.
@@ -50,13 +50,13 @@ def evaluate(
     for batches in _batches_by_length(split, batch_size, length_buckets):
         timer = ChunkTimer()  # The program of each length is compiled anew.
         start = 0
-        while start < len(batches.examples):
+        while start < len(batches.example_ids):
             in_chunk = slice(start, start + timer.size)
-            examples = batches.examples[in_chunk]
-            with timer.measure(len(examples)):
-                chunk = split.chunk(examples, mesh)
+            example_ids = batches.example_ids[in_chunk]
+            with timer.measure(len(example_ids)):
+                chunk = split.chunk(example_ids, mesh)
                 example_weights = np.resize(
-                    batches.weights[in_chunk], chunk.indices.shape
+                    batches.weights[in_chunk], chunk.places.shape
                 )
                 totals = programs.eval_chunk(
                     weights,
@@ -66,7 +66,7 @@ def evaluate(
                     length=batches.length,
                 )
                 jax.block_until_ready(totals)
-            start += len(examples)
+            start += len(example_ids)
             if should_stop():
                 return None
     return totals.means()
@@ -85,11 +85,11 @@ def _batches_by_length(
     num_batches = -(-len(order) // batch_size)
     position = np.arange(num_batches * batch_size).reshape(num_batches, batch_size)
     # The last batch is filled by repeating the last example, with weight 0.
-    examples = order[np.minimum(position, len(order) - 1)]
+    example_ids = order[np.minimum(position, len(order) - 1)]
     weights = (position < len(order)).astype(np.float32)
 
-    longest = example_lengths[examples].max(1)
+    longest = example_lengths[example_ids].max(1)
     lengths = buckets[np.searchsorted(buckets, longest)]
     for length in np.unique(lengths):
         has_length = lengths == length
-        yield Batches(int(length), examples[has_length], weights[has_length])
+        yield Batches(int(length), example_ids[has_length], weights[has_length])

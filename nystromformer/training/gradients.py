@@ -36,7 +36,7 @@ class Gradient(NamedTuple):
     variables: nnx.State
 
 
-# (variables, indices of a part, random key) -> the gradient of the part's summed loss
+# (variables, places of a part, random key) -> the gradient of the part's summed loss
 PartGradient = Callable[[Any, jax.Array, jax.Array], Gradient]
 
 
@@ -51,7 +51,7 @@ def batch_gradient(
     params: Any,
     variables: Any,
     rows: DeviceRows,
-    indices: jax.Array,
+    places: jax.Array,
     key: jax.Array,
     mesh: Mesh | None = None,
     *,
@@ -62,13 +62,13 @@ def batch_gradient(
 
     Args:
       forward: computes the totals of some examples; their `loss` is differentiated.
-      params: is differentiated by.
+      params: the parameters to differentiate by.
       variables: the other variables of the model, which a forward pass may change.
-      rows: the examples, of which the batch is taken.
-      indices: int32 [B], the places of the batch in `rows`.
-      key: of all that the forward pass draws.
-      mesh: over which the batch, or each part of it, is split.
-      grad_accum_steps: parts of the batch, one after another; a divisor of B.
+      rows: the examples from which the batch is taken.
+      places: int32 [B], the places of the batch in `rows`.
+      key: the key of all random numbers of the forward pass.
+      mesh: the mesh over which the batch, or each part of it, is split.
+      grad_accum_steps: the number of parts, computed one after another; it divides B.
       length_buckets: how many lengths a part may have, where examples have padding.
         Each is compiled by itself.
     """
@@ -80,9 +80,9 @@ def batch_gradient(
         for length in lengths
     ]
     if grad_accum_steps == 1 and len(lengths) == 1:
-        gradient = part_gradients[0](variables, indices, key)
+        gradient = part_gradients[0](variables, places, key)
     else:
-        by_length = indices[jnp.argsort(rows.example_lengths(indices))]
+        by_length = places[jnp.argsort(rows.example_lengths(places))]
         parts = jax.lax.with_sharding_constraint(
             by_length.reshape(grad_accum_steps, -1), placement(mesh, None, DATA)
         )
@@ -100,11 +100,11 @@ def _part_gradient(
     rows: DeviceRows,
     length: int,
     variables: Any,
-    indices: jax.Array,
+    places: jax.Array,
     key: jax.Array,
 ) -> Gradient:
-    """The gradient of the summed loss of the examples at indices, cut to a length."""
-    batch = rows.take(indices, jnp.ones(indices.shape, jnp.float32), length)
+    """The gradient of the summed loss of the examples at places, cut to a length."""
+    batch = rows.take(places, jnp.ones(places.shape, jnp.float32), length)
 
     def summed_loss(params: Any) -> tuple[jax.Array, tuple[Totals, Any]]:
         totals, new_variables = forward(params, variables, batch, key)
@@ -123,21 +123,23 @@ def _sum_over_parts(
     parts: jax.Array,
     key: jax.Array,
 ) -> Gradient:
-    """Adds the gradients of the parts [number, examples], one after another.
+    """Adds the gradients of the parts, one after another.
 
-    part_gradients: for each of the lengths.
+    Args:
+      part_gradients: one function for each of the lengths.
+      parts: int32 [number of parts, examples of a part], their places in `rows`.
     """
 
     def add_part(
         so_far: Gradient, numbered_part: tuple[jax.Array, jax.Array]
     ) -> tuple[Gradient, None]:
-        number, indices = numbered_part
-        longest = rows.example_lengths(indices).max()
+        number, places = numbered_part
+        longest = rows.example_lengths(places).max()
         gradient = jax.lax.switch(
             jnp.searchsorted(np.array(lengths), longest),
             part_gradients,
             so_far.variables,
-            indices,
+            places,
             jax.random.fold_in(key, number),
         )
         total = Gradient(

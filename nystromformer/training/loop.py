@@ -16,7 +16,7 @@ from nystromformer.run_files import BEST_FOLDER
 from nystromformer.training import checkpoint
 from nystromformer.training.chunk_timer import ChunkTimer
 from nystromformer.training.compiled import Programs
-from nystromformer.training.data import HostSplit, train_indices
+from nystromformer.training.data import HostSplit, train_example_ids
 from nystromformer.training.devices import all_hosts_max, device_put_global, is_host_0
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.interrupt import Interrupted, StopFlag
@@ -32,24 +32,24 @@ class Trainer:
 
     Args:
       programs: the compiled functions, which also know the objective and the mesh.
-      schedule: steps, intervals, batches and seed.
-      splits: "train", "validation", "test" and whatever else begins with "test", as
+      config: the steps, intervals, batches and seed.
+      splits: "train", "validation", "test" and any others that begin with "test", as
         `HostSplit.from_split` takes them.
       workdir: an existing folder, or one in a bucket; the same for every process.
-      init_weights: maps the fresh weights, on the host, to those that training begins
-        with; None leaves them.
-      data_sha256: of each split.
-      settings: of the run, for TensorBoard.
+      init_weights: a function of the fresh weights, on the host, that returns the
+        weights to begin with; None keeps the fresh ones.
+      data_sha256: split -> sha256 of its data.
+      settings: the settings of the run, for TensorBoard.
 
     Raises:
       CheckpointError: no checkpoint can be read, or the run was trained on data with
-        another data_sha256.
+        a different data_sha256.
     """
 
     def __init__(
         self,
         programs: Programs,
-        schedule: TrainConfig,
+        config: TrainConfig,
         splits: dict[str, Any],
         workdir: Any,
         init_weights: Callable[[Weights], Weights] | None = None,
@@ -59,7 +59,7 @@ class Trainer:
         self.programs = programs
         self.objective = programs.objective
         self.mesh = programs.mesh
-        self.schedule = schedule
+        self.config = config
         self.workdir = epath.Path(workdir)
         self.splits = {
             name: HostSplit.from_split(split) for name, split in splits.items()
@@ -67,7 +67,7 @@ class Trainer:
         self.timer = ChunkTimer()
         self.stop = StopFlag()
 
-        seed = np.uint32(schedule.seed)
+        seed = np.uint32(config.seed)
         shapes: State = programs.init.eval_shape(seed)
         restored = checkpoint.restore(self.workdir, (shapes, shapes.weights))
         if restored is not None:
@@ -108,16 +108,16 @@ class Trainer:
           NotFiniteError: a loss, a gradient, or every validation was not finite.
             Nothing is saved after the last checkpoint.
         """
-        schedule = self.schedule
+        config = self.config
         start_time = time.monotonic() - self.run_state.wall_seconds
         if self.step:
             say(f"resuming from step {self.step}")
 
         with self.stop, contextlib.closing(self.writer):
             self._compile()
-            progress = Progress(self.step, schedule.num_steps)
+            progress = Progress(self.step, config.num_steps)
             with contextlib.closing(progress):
-                while self.step < schedule.num_steps or self._is_validation_due():
+                while self.step < config.num_steps or self._is_validation_due():
                     # A signal may have ended a validation. The resumed run then
                     # validates before it trains.
                     if not self._is_validation_due():
@@ -128,7 +128,7 @@ class Trainer:
 
                     self.run_state.wall_seconds = time.monotonic() - start_time
                     signum = self._signum()
-                    if signum or self._is_due(schedule.checkpoint_every):
+                    if signum or self._is_due(config.checkpoint_every):
                         self._save()
                     if signum:
                         raise Interrupted(signum, self.step)
@@ -144,12 +144,12 @@ class Trainer:
 
     def _is_due(self, interval: int) -> bool:
         """Whether something is due that happens every so many steps, and at the end."""
-        is_at_end = self.step == self.schedule.num_steps
+        is_at_end = self.step == self.config.num_steps
         return is_at_end or self.step % interval == 0
 
     def _is_validation_due(self) -> bool:
         is_new = self.step > max(self.run_state.evaluated, 0)
-        return is_new and self._is_due(self.schedule.eval_every)
+        return is_new and self._is_due(self.config.eval_every)
 
     def _signum(self) -> int:
         """The signal that asks this run to stop, whichever process got it; 0 = none."""
@@ -158,9 +158,9 @@ class Trainer:
     def _compile(self) -> None:
         """Compiles the training step, unless no step is left."""
         is_jit_disabled = jax.config.values["jax_disable_jit"]
-        if self.step < self.schedule.num_steps and not is_jit_disabled:
+        if self.step < self.config.num_steps and not is_jit_disabled:
             self.run_state.compiled_bytes = self.programs.compile(
-                self.splits["train"], self.schedule.batch_size
+                self.splits["train"], self.config.batch_size
             )
 
     def _train_chunk(self) -> float:
@@ -168,17 +168,17 @@ class Trainer:
 
         Returns the examples per second.
         """
-        schedule = self.schedule
+        config = self.config
         train = self.splits["train"]
-        num_steps = min(self.timer.size, schedule.num_steps - self.step)
-        intervals = (schedule.log_every, schedule.eval_every, schedule.checkpoint_every)
+        num_steps = min(self.timer.size, config.num_steps - self.step)
+        intervals = (config.log_every, config.eval_every, config.checkpoint_every)
         for interval in intervals:
             num_steps = min(num_steps, interval - self.step % interval)
 
         with self.timer.measure(num_steps):
-            chunk = train.chunk(self._indices(self.step, num_steps), self.mesh)
+            chunk = train.chunk(self._example_ids(self.step, num_steps), self.mesh)
             self.state, finite = self.programs.train_chunk(self.state, chunk)
-            train.prefetch(self._indices(self.step + num_steps, num_steps))
+            train.prefetch(self._example_ids(self.step + num_steps, num_steps))
             self.step = int(self.state.step)  # waits for the devices
 
         culprits = jax.device_get(finite).name_culprits()
@@ -187,16 +187,16 @@ class Trainer:
                 f"step {self.step}: not finite: {culprits}; a lower "
                 "config.optimizer.learning_rate may help, in a new workdir"
             )
-        return num_steps * schedule.batch_size / self.timer.seconds
+        return num_steps * config.batch_size / self.timer.seconds
 
-    def _indices(self, first_step: int, num_steps: int) -> np.ndarray:
+    def _example_ids(self, first_step: int, num_steps: int) -> np.ndarray:
         """The training examples of steps first_step, …, int32 [num_steps, B]."""
-        return train_indices(
-            seed=self.schedule.seed,
+        return train_example_ids(
+            seed=self.config.seed,
             first_step=first_step,
             num_steps=num_steps,
             num_examples=self.splits["train"].num_examples,
-            batch_size=self.schedule.batch_size,
+            batch_size=self.config.batch_size,
         )
 
     def _log(self, progress: Progress, throughput: float) -> None:
@@ -204,7 +204,7 @@ class Trainer:
         means = self.state.totals.means()
         means.pop("examples")
         progress.update(self.step, means, throughput)
-        if self._is_due(self.schedule.log_every):
+        if self._is_due(self.config.log_every):
             means["examples_per_second"] = throughput
             self.writer.write(self.step, "train", means)
             zero = Totals.zero(self.objective.metrics)
@@ -216,8 +216,8 @@ class Trainer:
             self.programs,
             weights,
             self.splits[split],
-            batch_size=self.schedule.batch_size // self.schedule.grad_accum_steps,
-            length_buckets=self.schedule.length_buckets,
+            batch_size=self.config.batch_size // self.config.grad_accum_steps,
+            length_buckets=self.config.length_buckets,
             should_stop=lambda: self._signum() > 0,
         )
         if metrics and not math.isfinite(metrics["loss"]):

@@ -1,4 +1,4 @@
-"""Masked language modelling: the model predicts tokens that are hidden from it.
+"""Masked language modelling: the model predicts tokens that are masked in its input.
 
 Devlin et al., "BERT", 2019; on a task's own inputs, Amos et al. 2023.
 
@@ -16,24 +16,25 @@ from nystromformer.streams import DROPOUT_BESIDE_MASKS
 from nystromformer.training.data import Batch
 from nystromformer.training.metrics import Sums, label_sums
 
-# With corruption="mask_or_random" this share of the chosen tokens is masked.
+# With corruption="mask_or_random" this share of the masked tokens becomes mask_token,
+# and the rest become random tokens.
 MASK_SHARE = 0.67
 
 
 class Masked(NamedTuple):
-    """Inputs with tokens hidden, and the places and ids of these tokens.
+    """Inputs with masked tokens, and the positions and ids of these tokens.
 
     B counts texts: a pair is two of them.
     """
 
     inputs: jax.Array  # int [B, L]
     positions: jax.Array  # int32 [B, K]
-    targets: jax.Array  # int [B, K], the hidden ids
+    targets: jax.Array  # int [B, K], the ids before masking
     weights: jax.Array  # float32 [B, K], 0 where an example has fewer than K
 
 
 class MaskedPass(NamedTuple):
-    """One pass of a model over inputs with tokens hidden.
+    """One pass of a model over inputs with masked tokens.
 
     B counts texts: a pair is two of them.
     Losses, is_correct and weights are 0 where an example has fewer than K.
@@ -48,17 +49,18 @@ class MaskedPass(NamedTuple):
 class MaskedTokens:
     """Cross-entropy and accuracy on the masked tokens.
 
-    In training the choice depends on (seed, step), the part of the batch and the
-    example; in an evaluation on the example alone. Texts of a pair are two examples.
+    In training the masked positions depend on (seed, step), the part of the batch and
+    the example; in an evaluation they depend on the example alone. Texts of a pair are
+    two examples.
 
     Args:
       vocab_size: V; a random token is one of these ids that is not special.
-      mask_token: the id that hides a token.
-      special_tokens: ids that are never chosen.
-      mlm_probability: the fraction of the valid tokens that is chosen, at least one.
-      corruption: "bert": 80 % of the chosen become mask_token, 10 % a random token and
-        10 % stay; "mask_only": all become mask_token; "mask_or_random": 67 % become
-        mask_token and 33 % a random token.
+      mask_token: the id that stands for a masked token.
+      special_tokens: ids that are never masked.
+      mlm_probability: the fraction of the valid tokens that is masked, at least one.
+      corruption: "bert": 80 % of the masked tokens become mask_token, 10 % a random
+        token and 10 % stay; "mask_only": all become mask_token; "mask_or_random": 67 %
+        become mask_token and 33 % a random token.
 
     Raises:
       ValueError: mlm_probability is not in (0, 1], or corruption is unknown.
@@ -91,16 +93,18 @@ class MaskedTokens:
         self.random_tokens = np.setdiff1d(np.arange(vocab_size), special_tokens)
 
     def mask_tokens(
-        self, inputs: jax.Array, mask: jax.Array | None, keys: jax.Array
+        self, inputs: jax.Array, padding_mask: jax.Array | None, keys: jax.Array
     ) -> Masked:
-        """Chooses tokens and hides them.
+        """Masks random tokens.
 
         Args:
           inputs: int [B, L].
-          mask: bool [B, L], False = padding; None = no padding.
+          padding_mask: bool [B, L], False = padding; None = no padding.
           keys: [B], from which each example draws.
         """
-        is_candidate = jnp.ones(inputs.shape, bool) if mask is None else mask
+        is_candidate = padding_mask
+        if is_candidate is None:
+            is_candidate = jnp.ones(inputs.shape, bool)
         for token in self.special_tokens:
             is_candidate &= inputs != token
         max_masked = self._max_masked(inputs.shape[1])
@@ -113,7 +117,7 @@ class MaskedTokens:
             tokens = jax.random.choice(tokens_key, self.random_tokens, (max_masked,))
             return scores, kinds, tokens
 
-        # The candidates with the highest scores are chosen. In a row with fewer than K
+        # The candidates with the highest scores are masked. In a row with fewer than K
         # the last positions are not masked, and their tokens stay.
         scores, kinds, random_tokens = jax.vmap(draw)(keys)
         scores = jnp.where(is_candidate, scores, -1.0)
@@ -157,31 +161,32 @@ class MaskedTokens:
             return jnp.where(kinds < MASK_SHARE, masks, tokens)
         return jnp.where(kinds < 0.8, masks, jnp.where(kinds < 0.9, tokens, targets))
 
-    def hide(
+    def mask_batch(
         self, batch: Batch, key: jax.Array | None
     ) -> tuple[Masked, jax.Array | None]:
-        """Hides tokens of a batch, whose pairs become texts one after the other.
+        """Masks tokens of a batch, whose pairs become texts one after the other.
 
         Args:
-          key: of the step; None in an evaluation.
+          key: the key of the step; None in an evaluation.
 
         Returns:
-          The texts with tokens hidden, whose weights are 0 for a filler row, too; and
-          their mask [B, L].
+          The masked texts, whose weights are 0 for a filler row, too; and their padding
+          mask [B, L], False = padding.
         """
         length = batch.inputs.shape[-1]
         texts_per_example = batch.inputs.shape[1] if batch.inputs.ndim == 3 else 1
         inputs = batch.inputs.reshape(-1, length)
-        mask = None if batch.mask is None else batch.mask.reshape(-1, length)
+        padding_mask = None if batch.mask is None else batch.mask.reshape(-1, length)
 
-        text_numbers = texts_per_example * batch.indices[:, None]
+        text_numbers = texts_per_example * batch.example_ids[:, None]
         text_numbers += jnp.arange(texts_per_example)[None]
         base_key = jax.random.key(0) if key is None else key
         keys = jax.vmap(jax.random.fold_in, (None, 0))(base_key, text_numbers.ravel())
 
-        masked = self.mask_tokens(inputs, mask, keys)
+        masked = self.mask_tokens(inputs, padding_mask, keys)
         text_weights = jnp.repeat(batch.weights, texts_per_example)
-        return masked._replace(weights=masked.weights * text_weights[:, None]), mask
+        masked = masked._replace(weights=masked.weights * text_weights[:, None])
+        return masked, padding_mask
 
     def token_losses(
         self, model: Any, vectors: jax.Array, masked: Masked
@@ -191,8 +196,9 @@ class MaskedTokens:
         Both are 0 where the weight is 0. The model has `decode`, which makes token
         logits of vectors [B, L, D].
         """
-        hidden = jnp.take_along_axis(vectors, masked.positions[:, :, None], axis=1)
-        logits = model.decode(hidden)  # [B, K, V]
+        positions = masked.positions[:, :, None]
+        masked_vectors = jnp.take_along_axis(vectors, positions, axis=1)
+        logits = model.decode(masked_vectors)  # [B, K, V]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, masked.targets)
         weights = masked.weights
         is_correct = (logits.argmax(-1) == masked.targets) * weights
@@ -201,9 +207,9 @@ class MaskedTokens:
     def masked_pass(
         self, model: Any, batch: Batch, key: jax.Array | None
     ) -> MaskedPass:
-        """Hides tokens of a batch and lets the model predict them."""
-        masked, mask = self.hide(batch, key)
-        vectors, _ = model.encoder(masked.inputs, mask, dropout_key(key))
+        """Masks tokens of a batch and lets the model predict them."""
+        masked, padding_mask = self.mask_batch(batch, key)
+        vectors, _ = model.encoder(masked.inputs, padding_mask, dropout_key(key))
         losses, is_correct = self.token_losses(model, vectors, masked)
         return MaskedPass(vectors, losses, is_correct, masked.weights)
 
@@ -257,10 +263,11 @@ class MaskedOrder(MaskedTokens):
 def mean_of_examples(
     losses: jax.Array, weights: jax.Array, num_examples: int
 ) -> jax.Array:
-    """The mean loss of the hidden tokens of each example.
+    """The mean loss of the masked tokens of each example.
 
     Args:
-      losses, weights: [B, K], or of the two texts of a pair one after the other.
+      losses, weights: [B, K], or [2 B, K] with the two texts of a pair one after the
+        other.
       num_examples: B.
 
     Returns:

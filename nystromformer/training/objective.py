@@ -4,7 +4,7 @@
 
 `loss` is one of the names; key is None in an evaluation. From the sums come the
 gradient (of the loss's sum over its weight), the metrics, and which weights are the
-best. An evaluation may draw random numbers by `batch.indices`, the examples, alone.
+best. An evaluation may draw random numbers by `batch.example_ids` alone.
 
 Letters: B batch, C classes.
 """

@@ -36,15 +36,15 @@ class MetricsWriter:
     A line of metrics.jsonl is a JSON object with `step`, `split` and the metrics. Only
     the first process writes.
 
-    Rows that a resumed run will measure again are left out of the next write: of
-    training after `step`, of validation after `evaluated`, and those of the test.
+    Rows that a resumed run will measure again are left out of the next write: rows of
+    training after `step`, of validation after `evaluated`, and all rows of the test.
 
     Args:
       workdir: the folder of the run, which may be in a bucket.
-      step: at which the run begins.
+      step: the step at which the run begins.
       evaluated: the last step whose validation the run knows.
-      settings: key -> value, by which TensorBoard's page HPARAMS compares runs.
-      score: the metric of validation that this page has beside them.
+      settings: key -> value, for TensorBoard's page HPARAMS, which compares runs.
+      score: the metric of validation that this page shows beside the settings.
     """
 
     def __init__(

@@ -10,14 +10,15 @@ class RunState:
     """The JSON of a checkpoint.
 
     Attributes:
-      wall_seconds: of training, in all sessions together.
+      wall_seconds: the time of training, in all sessions together.
       evaluated: the last step at which validation was measured.
       best_step: the step with the best weights, the first of equals.
       best_value: the selected metric of these weights, on validation.
-      compiled_bytes: what the compiled training step holds at once.
+      compiled_bytes: the bytes that the compiled training step holds at once.
       sessions: the step at which each session began, and by which program.
-      init_from_sha256: of the weights of another run with which this one began.
-      data_sha256: of each split.
+      init_from_sha256: the sha256 of the weights with which the run began, if they are
+        those of another run.
+      data_sha256: split -> sha256 of its data.
     """
 
     wall_seconds: float = 0.0

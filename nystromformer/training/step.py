@@ -31,7 +31,7 @@ NUM_NAMED = 3  # at most, of what was not finite
 class Weights(NamedTuple):
     """The variables of a model."""
 
-    params: nnx.State  # which are trained
+    params: nnx.State  # the variables that are trained
     variables: nnx.State  # all others
 
 
@@ -39,12 +39,12 @@ class State(NamedTuple):
     """All that training needs to resume, as one pytree of arrays."""
 
     step: jax.Array  # int32, the optimizer steps done
-    # uint32, of the initial weights and of dropout. It is an argument of the compiled
-    # functions, so that another seed compiles nothing.
+    # uint32, the seed of the initial weights and of dropout. It is an argument of the
+    # compiled functions, so that a different seed compiles nothing.
     seed: jax.Array
     weights: Weights
     optimizer: optax.OptState
-    totals: Totals  # of the training examples since the last line of metrics
+    totals: Totals  # of the examples since the last line of metrics
 
 
 class Finite(NamedTuple):
@@ -94,7 +94,7 @@ class StepDefinition:
       graphdef: the static definition of this model.
       objective: computes the sums of a batch.
       optimizer: None = for evaluation only.
-      mesh: over which a batch, or each part of it, is split.
+      mesh: the mesh over which a batch, or each part of it, is split.
       grad_accum_steps, length_buckets: as in `batch_gradient`.
     """
 
@@ -121,9 +121,9 @@ def init_state(definition: StepDefinition, seed: jax.Array) -> State:
 
 
 def train_step(
-    definition: StepDefinition, state: State, rows: DeviceRows, indices: jax.Array
+    definition: StepDefinition, state: State, rows: DeviceRows, places: jax.Array
 ) -> tuple[State, Finite]:
-    """One optimizer step on the examples at indices int32 [B] of the rows.
+    """One optimizer step on the examples at places int32 [B] of the rows.
 
     All that it draws depends on the seed, the step, and the parts of the batch.
     """
@@ -144,7 +144,7 @@ def train_step(
         params,
         variables,
         rows,
-        indices,
+        places,
         key=jax.random.fold_in(steps_key, state.step),
         mesh=definition.mesh,
         grad_accum_steps=definition.grad_accum_steps,
@@ -183,7 +183,7 @@ def train_chunk(
         carry: tuple[jax.Array, State, Finite],
     ) -> tuple[jax.Array, State, Finite]:
         i, state, _ = carry
-        state, finite = train_step(definition, state, chunk.rows, chunk.indices[i])
+        state, finite = train_step(definition, state, chunk.rows, chunk.places[i])
         return i + 1, state, finite
 
     all_finite = Finite(
@@ -207,13 +207,13 @@ def eval_chunk(
 
     Args:
       example_weights: float32 [K, B], 0 for filler rows.
-      length: to which the examples are cut.
+      length: the length to which the examples are cut.
     """
 
     def add_batch(i: jax.Array, totals: Totals) -> Totals:
         # Copied, for a model may write to its variables also when it evaluates.
         model = nnx.merge(definition.graphdef, *weights, copy=True)
-        batch = chunk.rows.take(chunk.indices[i], example_weights[i], length)
+        batch = chunk.rows.take(chunk.places[i], example_weights[i], length)
         sums = definition.objective(model, batch, None)
         return totals.plus(Totals(sums, batch.weights.sum()))
 

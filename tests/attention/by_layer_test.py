@@ -1,9 +1,9 @@
-"""What single layers have instead of the attention of all: its two forms, its rule."""
+"""Settings of single layers: their two forms, and their rule."""
 
 import pytest
 
 from nystromformer.attention.by_layer import (
-    add_options,
+    add_default_options,
     attentions_by_layer,
     parse_by_layer,
 )
@@ -89,7 +89,7 @@ def test_a_layer_attention_or_option_that_is_not_there_is_refused(by_layer, mess
         layers(by_layer)
 
 
-def test_add_options_adds_those_of_another_attention():
+def test_add_default_options_adds_those_of_a_different_attention():
     options = {"softmax": {"dropout_rate": 0.1}}
     by_layer = {
         0: "softmax",
@@ -97,7 +97,7 @@ def test_add_options_adds_those_of_another_attention():
         2: {"name": "nystrom"},
         3: {"name": "softmax", "dropout_rate": 0.0},
     }
-    assert add_options("nystrom", by_layer, options.__getitem__) == {
+    assert add_default_options("nystrom", by_layer, options.__getitem__) == {
         0: {"name": "softmax", "dropout_rate": 0.1},
         1: {"num_landmarks": 4},
         2: {"name": "nystrom"},

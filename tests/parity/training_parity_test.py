@@ -15,7 +15,7 @@ from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import SequenceClassifier
 from nystromformer.huggingface import load_pretrained
 from nystromformer.training.compiled import jit_programs
-from nystromformer.training.data import Chunk, DeviceRows, train_indices
+from nystromformer.training.data import Chunk, DeviceRows, train_example_ids
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
 from tests.training.conftest import make_split
@@ -48,7 +48,7 @@ def make_noisy_split():
 
 
 SPLIT = make_noisy_split()
-INDICES = train_indices(0, 0, STEPS, len(SPLIT.labels), 8)
+EXAMPLE_IDS = train_example_ids(0, 0, STEPS, len(SPLIT.labels), 8)
 
 
 def our_losses(model, lengths, cycle_b1):
@@ -68,8 +68,8 @@ def our_losses(model, lengths, cycle_b1):
     rows = DeviceRows(jnp.asarray(SPLIT.inputs), lengths, jnp.asarray(SPLIT.labels))
 
     losses = []
-    for indices in INDICES:
-        state, _ = programs.train_chunk(state, Chunk(rows, indices[None], 1))
+    for example_ids in EXAMPLE_IDS:
+        state, _ = programs.train_chunk(state, Chunk(rows, example_ids[None], 1))
         losses.append(state.totals.means()["loss"])
         state = state._replace(totals=jax.tree.map(jnp.zeros_like, state.totals))
     return losses
@@ -98,9 +98,9 @@ def their_losses(model, logits_of, cycle_b1):
     )
 
     losses = []
-    for indices in INDICES:
-        labels = torch.from_numpy(SPLIT.labels[indices]).long()
-        loss = torch.nn.functional.cross_entropy(logits_of(indices), labels)
+    for example_ids in EXAMPLE_IDS:
+        labels = torch.from_numpy(SPLIT.labels[example_ids]).long()
+        loss = torch.nn.functional.cross_entropy(logits_of(example_ids), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -164,7 +164,7 @@ def make_batch(rows):
         mask=None,
         labels=jnp.asarray(rows % 3),
         weights=jnp.ones(len(rows)),
-        indices=jnp.asarray(rows),
+        example_ids=jnp.asarray(rows),
     )
 
 

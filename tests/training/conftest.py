@@ -99,7 +99,7 @@ def trainer_in(optimizer, splits):
         log_every=5,
         eval_every=8,
         checkpoint_every=12,
-        **schedule,
+        **settings,
     ) -> Trainer:
         config = TrainConfig(
             batch_size=batch_size,
@@ -107,7 +107,7 @@ def trainer_in(optimizer, splits):
             log_every=log_every,
             eval_every=eval_every,
             checkpoint_every=checkpoint_every,
-            **schedule,
+            **settings,
         )
         programs = programs_of(
             model, objective, config.grad_accum_steps, config.length_buckets

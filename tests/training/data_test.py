@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.training.data import MAX_CHUNK, HostSplit, train_indices
+from nystromformer.training.data import MAX_CHUNK, HostSplit, train_example_ids
 
 
-def test_train_indices_of_an_epoch_are_a_permutation_less_its_remainder():
-    indices = train_indices(7, 0, 2 * 8, num_examples=103, batch_size=12)
-    first_epoch, second_epoch = np.split(indices, 2)
+def test_train_example_ids_of_an_epoch_are_a_permutation_less_its_remainder():
+    example_ids = train_example_ids(7, 0, 2 * 8, num_examples=103, batch_size=12)
+    first_epoch, second_epoch = np.split(example_ids, 2)
     first = set(first_epoch.ravel())
     second = set(second_epoch.ravel())
     assert len(first) == len(second) == 96
@@ -21,21 +21,21 @@ def test_train_indices_of_an_epoch_are_a_permutation_less_its_remainder():
     assert first != second
 
 
-def test_train_indices_do_not_depend_on_where_the_run_was_resumed():
-    indices = train_indices(7, 0, 30, 103, 12)
-    parts = [train_indices(7, start, 5, 103, 12) for start in range(0, 30, 5)]
-    np.testing.assert_array_equal(indices, np.concatenate(parts))
-    assert not np.array_equal(indices, train_indices(8, 0, 30, 103, 12))
+def test_train_example_ids_do_not_depend_on_where_the_run_was_resumed():
+    example_ids = train_example_ids(7, 0, 30, 103, 12)
+    parts = [train_example_ids(7, start, 5, 103, 12) for start in range(0, 30, 5)]
+    np.testing.assert_array_equal(example_ids, np.concatenate(parts))
+    assert not np.array_equal(example_ids, train_example_ids(8, 0, 30, 103, 12))
 
 
-def test_train_indices_have_an_order_of_their_own_for_each_seed_and_epoch():
+def test_train_example_ids_have_an_order_of_their_own_for_each_seed_and_epoch():
     """No two of the 25 epochs have the same order."""
     steps_per_epoch = 8
     orders = set()
     for seed, epoch in itertools.product(range(5), range(5)):
         start = steps_per_epoch * epoch
-        indices = train_indices(seed, start, steps_per_epoch, 103, 12)
-        orders.add(indices.tobytes())
+        example_ids = train_example_ids(seed, start, steps_per_epoch, 103, 12)
+        orders.add(example_ids.tobytes())
     assert len(orders) == 5 * 5
 
 
@@ -74,15 +74,15 @@ def test_chunk_reads_only_the_rows_of_its_batches(tmp_path):
     np.testing.assert_array_equal(chunk.rows.inputs[:6], tokens[batches.ravel()])
     assert not chunk.rows.inputs[6:].any()
 
-    batch = chunk.rows.take(chunk.indices[1], jnp.ones(2))
+    batch = chunk.rows.take(chunk.places[1], jnp.ones(2))
     np.testing.assert_array_equal(batch.inputs, tokens[[0, 5]])
-    np.testing.assert_array_equal(batch.indices, [0, 5])
+    np.testing.assert_array_equal(batch.example_ids, [0, 5])
 
 
 def test_chunk_has_both_rows_of_each_pair():
     pairs = np.array([[0, 2], [2, 1], [1, 1]], np.int32)
     chunk = make_split(pairs).chunk(np.array([[2, 1]]))
-    batch = chunk.rows.take(chunk.indices[0], jnp.ones(2))
+    batch = chunk.rows.take(chunk.places[0], jnp.ones(2))
     np.testing.assert_array_equal(batch.inputs[1], [[6, 0, 0], [4, 5, 0]])
     np.testing.assert_array_equal(batch.mask[1], [[1, 0, 0], [1, 1, 0]])
     np.testing.assert_array_equal(batch.labels, [2, 1])
@@ -91,7 +91,7 @@ def test_chunk_has_both_rows_of_each_pair():
 def test_chunk_of_lists_and_of_rows_without_lengths_is_that_of_arrays():
     split = make_split(pairs=[[0, 2], [2, 1], [1, 1]], lengths=None)
     chunk = split.chunk(np.array([[2, 1]]))
-    batch = chunk.rows.take(chunk.indices[0], jnp.ones(2))
+    batch = chunk.rows.take(chunk.places[0], jnp.ones(2))
     np.testing.assert_array_equal(batch.inputs[1], [[6, 0, 0], [4, 5, 0]])
     assert batch.mask is None
 
@@ -132,13 +132,13 @@ def test_take_gives_tokens_labels_weights_and_numbers():
     np.testing.assert_array_equal(batch.inputs, [[6, 0, 0], [4, 5, 0]])
     np.testing.assert_array_equal(batch.labels, [2, 1])
     np.testing.assert_array_equal(batch.weights, [1, 0])
-    np.testing.assert_array_equal(batch.indices, [2, 1])
+    np.testing.assert_array_equal(batch.example_ids, [2, 1])
 
 
 def test_take_gives_a_mask_where_some_row_has_padding():
     """Elsewhere a mask would only cost time."""
-    indices = jnp.array([2, 1])
-    batch = make_split().put().take(indices, jnp.ones(2))
+    places = jnp.array([2, 1])
+    batch = make_split().put().take(places, jnp.ones(2))
     np.testing.assert_array_equal(batch.mask, [[1, 0, 0], [1, 1, 0]])
     full_rows = make_split(lengths=(3, 3, 3)).put()
-    assert full_rows.take(indices, jnp.ones(2)).mask is None
+    assert full_rows.take(places, jnp.ones(2)).mask is None

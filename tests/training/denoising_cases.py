@@ -62,5 +62,5 @@ def make_batch(num_rows: int = B) -> Batch:
         mask=jnp.asarray(VALID[:num_rows]),
         labels=jnp.asarray(LABELS[:num_rows]),
         weights=jnp.ones(num_rows),
-        indices=jnp.arange(num_rows),
+        example_ids=jnp.arange(num_rows),
     )

@@ -24,21 +24,21 @@ def model():
 
 
 def check_no_leak(objective, model):
-    """Predictions of hidden tokens, and of the class, do not depend on these tokens."""
-    masked, _ = jax.jit(objective.hide)(make_batch(), KEY)
-    is_hidden = np.zeros((B, L), bool)
+    """Predictions of masked tokens, and of the class, do not depend on these tokens."""
+    masked, _ = jax.jit(objective.mask_batch)(make_batch(), KEY)
+    is_masked = np.zeros((B, L), bool)
     rows = np.arange(B)[:, None]
-    is_hidden[rows, masked.positions] = np.asarray(masked.weights).astype(bool)
+    is_masked[rows, masked.positions] = np.asarray(masked.weights).astype(bool)
     # The next tokens are ordinary ones too: the last has the first for its next.
     next_tokens = np.where(INPUTS == V - 1, 3, INPUTS + 1)
-    other_inputs = np.where(is_hidden, next_tokens, INPUTS)
+    other_inputs = np.where(is_masked, next_tokens, INPUTS)
     assert (other_inputs != INPUTS).any(1).all()
 
     @jax.jit
     def predict(inputs):
         batch = make_batch()._replace(inputs=inputs)
-        masked, mask = objective.hide(batch, KEY)
-        vectors, mask = model.encoder(masked.inputs, mask)
+        masked, padding_mask = objective.mask_batch(batch, KEY)
+        vectors, mask = model.encoder(masked.inputs, padding_mask)
         return model.decode(vectors), model.read(vectors, mask, None)
 
     predictions = predict(INPUTS)
@@ -47,28 +47,28 @@ def check_no_leak(objective, model):
 
 
 @pytest.mark.parametrize("corruption", ["mask_or_random", "mask_only"])
-def test_hidden_tokens_do_not_leak_into_the_input(model, corruption):
+def test_masked_tokens_do_not_leak_into_the_input(model, corruption):
     check_no_leak(make_objective(corruption=corruption), model)
 
 
-class HidesNothing(ClassificationDenoising):
+class MasksNothing(ClassificationDenoising):
     """Gives the model the input as it is."""
 
-    def hide(self, batch, key):
-        masked, mask = super().hide(batch, key)
-        return masked._replace(inputs=batch.inputs), mask
+    def mask_batch(self, batch, key):
+        masked, padding_mask = super().mask_batch(batch, key)
+        return masked._replace(inputs=batch.inputs), padding_mask
 
 
-class HidesAsBert(ClassificationDenoising):
-    """Leaves one in ten of the hidden tokens as it is."""
+class MasksAsBert(ClassificationDenoising):
+    """Leaves one in ten of the masked tokens as it is."""
 
     corruptions = ("bert",)
 
 
 @pytest.mark.parametrize(
-    ("cls", "corruption"), [(HidesNothing, "mask_only"), (HidesAsBert, "bert")]
+    ("cls", "corruption"), [(MasksNothing, "mask_only"), (MasksAsBert, "bert")]
 )
-def test_a_leak_of_hidden_tokens_is_seen(model, cls, corruption):
+def test_a_leak_of_masked_tokens_is_seen(model, cls, corruption):
     objective = make_objective(cls, corruption=corruption)
     with pytest.raises(AssertionError):
         check_no_leak(objective, model)

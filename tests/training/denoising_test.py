@@ -1,4 +1,4 @@
-"""The class and the hidden tokens come from one pass, as in numpy."""
+"""The class and the masked tokens come from one pass, as in numpy."""
 
 import functools
 from types import SimpleNamespace
@@ -56,11 +56,11 @@ def cross_entropy(logits, target):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls_token"])
 def test_denoising_losses_and_accuracies_are_those_of_numpy(pooling):
-    """One model on the corrupted input; an example's loss is the mean of its tokens."""
+    """One model on the masked input; an example's loss is the mean of its tokens."""
     model = make_model(nnx.Rngs(1), pooling=pooling)
     objective = make_objective(denoising_weight=0.7)
     batch = make_batch()
-    masked, _ = jax.jit(objective.hide)(batch, KEY)
+    masked, _ = jax.jit(objective.mask_batch)(batch, KEY)
     class_logits = nnx.jit(model)(masked.inputs, batch.mask)
     vectors, _ = nnx.jit(model.encoder)(masked.inputs, batch.mask)
     token_logits = model.decode(vectors[:, -L:])
@@ -90,7 +90,7 @@ def test_denoising_losses_and_accuracies_are_those_of_numpy(pooling):
     assert 0 < np.mean(is_correct) < 1
 
 
-def test_denoising_is_one_pass_and_sees_the_corrupted_input(model):
+def test_denoising_is_one_pass_and_sees_the_masked_input(model):
     objective = make_objective()
 
     @jax.jit
@@ -107,7 +107,7 @@ def test_denoising_is_one_pass_and_sees_the_corrupted_input(model):
         return calls
 
     (inputs,) = encoder_inputs(make_batch())
-    masked, _ = jax.jit(objective.hide)(make_batch(), KEY)
+    masked, _ = jax.jit(objective.mask_batch)(make_batch(), KEY)
     np.testing.assert_array_equal(inputs, masked.inputs)
     is_changed = np.asarray(inputs) != INPUTS
     assert is_changed.any(1).all()
@@ -164,7 +164,7 @@ def test_denoising_ignores_filler_rows(model, key):
 # positions_test holds this for sums with other numbers of labels in each part.
 @pytest.mark.slow
 def test_denoising_gradient_in_parts_and_lengths_is_that_of_the_whole(model):
-    """Every token is hidden, so that the parts hide the same tokens as the whole."""
+    """Every token is masked, so that the parts mask the same tokens as the whole."""
     objective = make_objective(mlm_probability=1.0, corruption="mask_only")
     graphdef, weights = split_weights(model)
     rows = SPLIT.put()
@@ -190,7 +190,7 @@ PAIRS = Batch(
     mask=jnp.asarray(VALID.reshape(NUM_PAIRS, 2, L)),
     labels=jnp.arange(NUM_PAIRS) % C,
     weights=jnp.ones(NUM_PAIRS),
-    indices=jnp.arange(NUM_PAIRS),
+    example_ids=jnp.arange(NUM_PAIRS),
 )
 
 
@@ -200,13 +200,13 @@ def test_denoising_takes_the_texts_of_a_pair_as_one_example():
 
     @jax.jit
     def token_losses(pairs):
-        masked, mask = objective.hide(pairs, KEY)
-        vectors, _ = model.encoder(masked.inputs, mask)
+        masked, padding_mask = objective.mask_batch(pairs, KEY)
+        vectors, _ = model.encoder(masked.inputs, padding_mask)
         losses, _ = objective.token_losses(model, vectors, masked)
         return losses, masked.weights
 
     losses, weights = token_losses(PAIRS)
-    # A pair is two rows of hidden tokens.
+    # A pair is two rows of masked tokens.
     tokens_per_pair = np.asarray(weights).reshape(NUM_PAIRS, -1).sum(1)
     losses_per_pair = np.asarray(losses).reshape(NUM_PAIRS, -1).sum(1)
     mean_losses = losses_per_pair / tokens_per_pair

@@ -19,7 +19,7 @@ from nystromformer.config import OptimizerConfig, TrainConfig
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.heads import SequenceClassifier
 from nystromformer.training.compiled import jit_programs
-from nystromformer.training.data import HostSplit, train_indices
+from nystromformer.training.data import HostSplit, train_example_ids
 from nystromformer.training.devices import check_same_on_all_hosts, make_mesh
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import Trainer
@@ -79,7 +79,7 @@ def compile_training(
     )
     state = programs.init(np.uint32(0))
     data = HostSplit.from_split(make_split(0, 103, LENGTH))
-    batches = train_indices(0, 0, STEPS, 103, BATCH)
+    batches = train_example_ids(0, 0, STEPS, 103, BATCH)
     chunks = [data.chunk(batch[None], mesh) for batch in batches]
     train_chunk = programs.train_chunk.lower(state, chunks[0]).compile()
     return train_chunk, state, chunks
@@ -128,7 +128,7 @@ def resumed(workdir: str) -> list[float]:
         "validation": make_split(1, 40),
         "test": make_split(2, 40),
     }
-    schedule = TrainConfig(
+    config = TrainConfig(
         seed=0,
         batch_size=8,
         num_steps=12,
@@ -144,7 +144,7 @@ def resumed(workdir: str) -> list[float]:
         mesh = make_mesh(8, 7, devices=jax.devices()[:num_devices])
         optimizer = make_optimizer(optimizer_config, 12)
         programs = jit_programs(BagOfTokens, Classification(), optimizer, mesh)
-        return Trainer(programs, schedule, splits, folder)
+        return Trainer(programs, config, splits, folder)
 
     trainer = make_trainer("moved", num_devices=8)
     write = trainer.writer.write

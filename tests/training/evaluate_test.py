@@ -45,10 +45,10 @@ def watch(programs):
     calls = []
 
     def eval_chunk(weights, chunk, example_weights, totals, length):
-        is_used = np.arange(len(chunk.indices))[:, None] < chunk.num_batches
+        is_used = np.arange(len(chunk.places))[:, None] < chunk.num_batches
         is_example = np.asarray(example_weights) > 0
-        places = np.asarray(chunk.indices)[is_used & is_example]
-        calls.append((length, np.asarray(chunk.rows.examples)[places].tolist()))
+        places = np.asarray(chunk.places)[is_used & is_example]
+        calls.append((length, np.asarray(chunk.rows.example_ids)[places].tolist()))
         return programs.eval_chunk(
             weights, chunk, example_weights, totals, length=length
         )
@@ -119,7 +119,7 @@ def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
 ):
     """Evaluation takes no more memory than training."""
     batching = {"grad_accum_steps": 4, "length_buckets": 7}
-    schedule = TrainConfig(
+    config = TrainConfig(
         batch_size=8, num_steps=2, eval_every=1, checkpoint_every=2, **batching
     )
     programs = jit_programs(BagOfTokens, Classification(), optimizer, **batching)
@@ -127,11 +127,11 @@ def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
     lengths = set()
 
     def eval_chunk(weights, chunk, *arguments, length):
-        batch_sizes.add(chunk.indices.shape[1])
+        batch_sizes.add(chunk.places.shape[1])
         lengths.add(length)
         return programs.eval_chunk(weights, chunk, *arguments, length=length)
 
     recording_programs = programs._replace(eval_chunk=eval_chunk)
-    Trainer(recording_programs, schedule, splits, tmp_path).fit()
+    Trainer(recording_programs, config, splits, tmp_path).fit()
     assert batch_sizes == {8 // 4}
     assert lengths > {2, LENGTH}

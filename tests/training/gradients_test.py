@@ -67,9 +67,9 @@ def compile_gradient(model, **batching):
     return jax.jit(functools.partial(batch_gradient, forward, **batching)), weights
 
 
-def gradient_of(model, data, indices=range(8), **batching):
+def gradient_of(model, data, places=range(8), **batching):
     gradient, weights = compile_gradient(model, **batching)
-    return gradient(*weights, data, jnp.array(indices), jax.random.key(0))
+    return gradient(*weights, data, jnp.array(places), jax.random.key(0))
 
 
 def numbers(gradient):
@@ -90,7 +90,7 @@ def gradient_of_one_parameter(forward, data, variables=(), parts=4, buckets=1):
         params=jnp.ones(()),
         variables=variables,
         rows=data,
-        indices=jnp.arange(8),
+        places=jnp.arange(8),
         key=jax.random.key(0),
         grad_accum_steps=parts,
         length_buckets=buckets,
@@ -139,7 +139,7 @@ def test_batch_gradient_divides_by_the_weight_and_passes_variables_on(data, part
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_batch_gradient_of_a_batch_in_which_nothing_has_weight_is_zero(data, parts):
-    """As of texts in which no token is hidden; 0/0 would stop the run."""
+    """As of texts in which no token is masked; 0/0 would stop the run."""
 
     def forward(params, variables, batch, key):
         sums = {"loss": (3 * params * jnp.zeros(()), jnp.zeros(()))}
@@ -184,8 +184,8 @@ def test_batch_gradient_does_not_cut_examples_that_have_no_padding(data):
 def bytes_of_temporaries(data, parts):
     """The memory of a step on 512 examples, whose activations are most of it."""
     gradient, weights = compile_gradient(classifier("identity"), grad_accum_steps=parts)
-    indices = jnp.zeros(512, jnp.int32)
-    compiled = gradient.lower(*weights, data, indices, jax.random.key(0)).compile()
+    places = jnp.zeros(512, jnp.int32)
+    compiled = gradient.lower(*weights, data, places, jax.random.key(0)).compile()
     return compiled.memory_analysis().temp_size_in_bytes
 
 

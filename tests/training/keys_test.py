@@ -19,7 +19,7 @@ from nystromformer.heads import (
 )
 from nystromformer.training.augmentation import Augmented
 from nystromformer.training.compiled import jit_programs
-from nystromformer.training.data import Chunk, HostSplit, train_indices
+from nystromformer.training.data import Chunk, HostSplit, train_example_ids
 from nystromformer.training.denoising import ClassificationDenoising
 from nystromformer.training.loop import Trainer
 from nystromformer.training.masked import MaskedTokens
@@ -117,8 +117,8 @@ def test_positions_drops_by_its_key():
     assert loss == pytest.approx(float(by_hand(model)), rel=1e-5)
 
 
-def test_classification_denoising_drops_by_another_key_than_it_hides():
-    """Its class comes from the corrupted input, with the dropout of this key."""
+def test_classification_denoising_drops_by_another_key_than_it_masks():
+    """Its class comes from the masked input, with the dropout of this key."""
     model = DenoisingClassifier(
         encoder_config(VOCAB + 1), num_classes=CLASSES, rngs=nnx.Rngs(0)
     )
@@ -127,8 +127,8 @@ def test_classification_denoising_drops_by_another_key_than_it_hides():
 
     @nnx.jit
     def by_hand(model):
-        masked, mask = objective.hide(batch, KEY)
-        logits = model(masked.inputs, mask, fold_in(KEY, 2**31))
+        masked, padding_mask = objective.mask_batch(batch, KEY)
+        logits = model(masked.inputs, padding_mask, fold_in(KEY, 2**31))
         is_label = jax.nn.one_hot(batch.labels, CLASSES)
         return -(jax.nn.log_softmax(logits) * is_label).sum()
 
@@ -191,7 +191,7 @@ def test_masked_tokens_draws_masks_by_example_and_dropout_by_another_key(
 
     @jax.jit
     def by_hand(batch):
-        keys = jax.vmap(fold_in, (None, 0))(key, batch.indices)
+        keys = jax.vmap(fold_in, (None, 0))(key, batch.example_ids)
         masked = MASKED.mask_tokens(batch.inputs, batch.mask, keys)
         x, _ = model.encoder(masked.inputs, batch.mask, dropout_key)
         x = jnp.take_along_axis(x, masked.positions[:, :, None], axis=1)
@@ -210,7 +210,7 @@ def test_a_run_has_the_weights_and_the_order_of_its_seed(
     optimizer, splits, tmp_path, seed
 ):
     """An epoch has twelve steps."""
-    schedule = TrainConfig(
+    config = TrainConfig(
         seed=seed,
         batch_size=8,
         num_steps=20,
@@ -224,12 +224,12 @@ def test_a_run_has_the_weights_and_the_order_of_its_seed(
 
     def train_chunk(state, chunk):
         seeds.add(int(state.seed))
-        rows = np.asarray(chunk.indices)[: chunk.num_batches]
-        examples.extend(np.asarray(chunk.rows.examples)[rows])
+        places = np.asarray(chunk.places)[: chunk.num_batches]
+        examples.extend(np.asarray(chunk.rows.example_ids)[places])
         return programs.train_chunk(state, chunk)
 
     train_chunk.lower = programs.train_chunk.lower
-    run = Trainer(programs, schedule, splits, tmp_path)
+    run = Trainer(programs, config, splits, tmp_path)
     run.programs = programs._replace(train_chunk=train_chunk)
 
     fresh_params = split_weights(BagOfTokens(nnx.Rngs(seed)))[1].params
@@ -239,5 +239,5 @@ def test_a_run_has_the_weights_and_the_order_of_its_seed(
     run.fit()
     assert seeds == {seed}
     num_examples = len(splits["train"].labels)
-    expected = train_indices(seed, 0, 20, num_examples, 8)
+    expected = train_example_ids(seed, 0, 20, num_examples, 8)
     np.testing.assert_array_equal(examples, expected)

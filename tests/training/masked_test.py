@@ -37,7 +37,7 @@ def make_batch(rows):
         mask=jnp.asarray(VALID[rows]),
         labels=jnp.zeros(len(rows), int),
         weights=jnp.ones(len(rows)),
-        indices=jnp.asarray(rows),
+        example_ids=jnp.asarray(rows),
     )
 
 
@@ -63,7 +63,7 @@ def model():
     return make_model(nnx.Rngs(0))
 
 
-def test_mask_tokens_chooses_valid_ordinary_tokens_and_at_least_one():
+def test_mask_tokens_masks_valid_ordinary_tokens_and_at_least_one():
     mlm = make_objective(mlm_probability=0.2, corruption="mask_only")
     keys = jax.random.split(jax.random.key(3), B)
     masked = jax.jit(mlm.mask_tokens)(INPUTS, VALID, keys)
@@ -90,7 +90,7 @@ def test_mask_tokens_hides_the_same_with_and_without_padding():
     np.testing.assert_array_equal(padded.inputs[:, :190], alone.inputs)
 
 
-def test_mask_tokens_chooses_all_positions_equally_and_corrupts_as_bert():
+def test_mask_tokens_masks_all_positions_equally_and_corrupts_as_bert():
     keys = jax.random.split(jax.random.key(0), 4000)
     inputs = jnp.full((4000, 20), 7)
     masked = jax.jit(make_objective(mlm_probability=0.25).mask_tokens)(
@@ -112,7 +112,7 @@ def test_masked_tokens_loss_and_accuracy_equal_a_transcription(model):
 
     sums = compute_sums(mlm, model, examples)
 
-    # An evaluation hides by the key of seed 0 and the row.
+    # An evaluation masks by the key of seed 0 and the row.
     keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(0), row))(rows)
     masked = jax.jit(mlm.mask_tokens)(examples.inputs, examples.mask, keys)
     logits = np.float64(nnx.jit(model)(masked.inputs, examples.mask))
@@ -213,7 +213,7 @@ def test_masked_tokens_takes_pairs_as_two_examples(model):
         mask=jnp.asarray(VALID[:4].reshape(2, 2, L)),
         labels=jnp.zeros(2, int),
         weights=jnp.ones(2),
-        indices=jnp.arange(2),
+        example_ids=jnp.arange(2),
     )
     loss, _ = compute_sums(make_objective(), model, pairs)["loss"]
     four_rows = make_batch(np.arange(4))
@@ -231,14 +231,14 @@ def test_masked_tokens_of_a_filler_pair_weigh_nothing(model, pair):
         mask=mask,
         labels=jnp.zeros(2, int),
         weights=jnp.zeros(2).at[pair].set(1.0),
-        indices=jnp.arange(2),
+        example_ids=jnp.arange(2),
     )
     real_pair = Batch(
         inputs=inputs[pair][None],
         mask=mask[pair][None],
         labels=jnp.zeros(1, int),
         weights=jnp.ones(1),
-        indices=jnp.array([pair]),
+        example_ids=jnp.array([pair]),
     )
 
     sums = compute_sums(make_objective(mlm_probability=0.4), model, pairs)

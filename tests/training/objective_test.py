@@ -20,7 +20,7 @@ def totals_of(logits, labels, weights, objective=OBJECTIVE):
         mask=None,
         labels=jnp.array(labels),
         weights=jnp.array(weights),
-        indices=jnp.zeros(num_examples, jnp.int32),
+        example_ids=jnp.zeros(num_examples, jnp.int32),
     )
 
     @jax.jit

@@ -63,7 +63,7 @@ def batch(rows=slice(None), weights=WEIGHTS, labels=LABELS):
         mask=jnp.asarray(mask[rows]),
         labels=jnp.asarray(labels[rows]),
         weights=jnp.asarray(weights[rows]),
-        indices=jnp.arange(B)[rows],
+        example_ids=jnp.arange(B)[rows],
     )
 
 
@@ -156,7 +156,7 @@ def test_positions_gradient_of_parts_is_that_of_the_batch(model, parts):
                 params,
                 variables,
                 rows,
-                indices=jnp.arange(B),
+                places=jnp.arange(B),
                 key=jax.random.key(0),
                 **parts,
             )

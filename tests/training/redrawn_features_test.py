@@ -9,7 +9,7 @@ from nystromformer.encoder_config import EncoderConfig
 from nystromformer.heads import SequenceClassifier
 from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.compiled import jit_programs
-from nystromformer.training.data import Chunk, HostSplit, train_indices
+from nystromformer.training.data import Chunk, HostSplit, train_example_ids
 from nystromformer.training.devices import device_put_global
 from nystromformer.training.objective import Classification
 from tests.training.conftest import make_split
@@ -45,7 +45,7 @@ def programs(redraw_features):
 
 
 ROWS = HostSplit.from_split(make_split(seed=0, num_examples=103))
-BATCHES = train_indices(
+BATCHES = train_example_ids(
     seed=0, first_step=0, num_steps=4, num_examples=103, batch_size=8
 )
 

@@ -9,7 +9,7 @@ import pytest
 
 from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.compiled import Programs, jit_programs, program_bytes
-from nystromformer.training.data import Chunk, HostSplit, train_indices
+from nystromformer.training.data import Chunk, HostSplit, train_example_ids
 from nystromformer.training.devices import device_put_global
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Classification
@@ -36,7 +36,7 @@ def make_state(programs: Programs, seed: int = 0, **changes: Any) -> State:
 
 def make_chunk(rows, num_steps: int, first_step: int = 0) -> Chunk:
     """The batches of some steps, in an array with room for six."""
-    batches = train_indices(0, first_step, 6, 103, BATCH)
+    batches = train_example_ids(0, first_step, 6, 103, BATCH)
     return Chunk(rows, jnp.asarray(batches), num_steps)
 
 
