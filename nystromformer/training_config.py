@@ -10,7 +10,7 @@ class OptimizerConfig:
     """AdamW with linear warm-up to learning_rate, then, unless switched off, decay."""
 
     # The peak. With a warm-up the rate starts at a 25th of it; with decay="linear" it
-    # ends at a 250,000th.
+    # falls towards a 250,000th, which it would reach in the step after the last.
     learning_rate: float = 1e-4
     warmup_steps: int = 0
     weight_decay: float = 0.0
