@@ -51,7 +51,7 @@ Medians over sequences and draws. × is the largest error of {num_draws} draws o
 smallest. Z is the inverse of six iterations; AZA = A for every generalised inverse.
 "Limited by" names the first of rank, landmarks and inverse that is over {tolerance}.
 """
-# Heading -> the column of `summarize`; those of methods that draw also have a spread.
+# Heading -> the column of `summarize`; those of random methods also have a spread.
 COLUMNS = {
     "best rank": causes.BEST_RANK,
     "best middle matrix": causes.BEST_MIDDLE,
@@ -86,7 +86,7 @@ def write_page(
       figures: by their names in CAPTIONS.
       summary: of the causes, as `summarize` makes it.
       pictured_count: the number of landmarks in the pictures of one number.
-      num_draws: of the methods that draw.
+      num_draws: draws of each random method.
     """
     numbers = {
         "count": pictured_count,
