@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.config_file import load_config, read_settings
-from nystromformer.experiments.experiment import check_config
+from nystromformer.experiments.experiment import build_experiment
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 # A variant may have these keys, which are not keys of a config.
@@ -122,7 +122,7 @@ def make_points(
                 load=load,
             )
             if seed == 0:  # further seeds differ in nothing that is checked
-                check_config(point.config)
+                build_experiment(point.config)  # It raises ConfigError.
         except ValueError as error:
             raise ConfigError(f"{file.strip(':')}: {error}") from error
         points.append(point)

@@ -54,7 +54,7 @@ def run_training(
     A finished run is only read.
 
     Args:
-      experiment: what to train, checked by `check_config`.
+      experiment: what to train, as `build_experiment` returns it.
       workdir: the folder of the run, where no other process may train meanwhile.
       sequence_parallelism: devices that share one sequence.
 

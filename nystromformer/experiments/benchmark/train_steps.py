@@ -18,7 +18,7 @@ from nystromformer.experiments.benchmark.timing import (
     wait_on_cpu,
 )
 from nystromformer.experiments.config_file import load_config
-from nystromformer.experiments.experiment import Experiment, check_config
+from nystromformer.experiments.experiment import Experiment, build_experiment
 from nystromformer.training.data import Chunk, DeviceRows, HostSplit
 from nystromformer.training.step import Finite, State
 
@@ -87,7 +87,7 @@ def make_experiment(
             values[key] = value
     values["train.grad_accum_steps"] = num_parts
     values["train.length_buckets"] = num_parts
-    return check_config(load_config(f"{CONFIGS}/{task}.py:{spec.name}", values))
+    return build_experiment(load_config(f"{CONFIGS}/{task}.py:{spec.name}", values))
 
 
 def synthetic_examples(task: Task, batch_size: int) -> DeviceRows:
