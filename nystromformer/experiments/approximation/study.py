@@ -60,7 +60,7 @@ def write_study(
     counts = choose_landmarks(landmarks, run_landmarks, max_length)
     pictured_count = _choose_pictured_count(run_landmarks, counts)
 
-    source = provenance.source()
+    made_by = provenance.source()
     out.mkdir(parents=True, exist_ok=True)
     with jax.enable_x64(True):
         tables = measure_all(layers, counts)
@@ -79,7 +79,7 @@ def write_study(
         rows.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
     write_page(
         out,
-        source=source,
+        made_by=made_by,
         about=_about(run, num_layers=len(layers), num_sequences=len(inputs)),
         figures=figures,
         summary=summary,

@@ -70,7 +70,7 @@ COLUMNS = {
 def write_page(
     out: Path,
     *,
-    source: Mapping[str, Any],
+    made_by: Mapping[str, Any],
     about: str,
     figures: Mapping[str, Figure],
     summary: Frame,
@@ -81,7 +81,7 @@ def write_page(
 
     Args:
       out: the folder.
-      source: command, commit, device and versions.
+      made_by: command, commit, device and versions.
       about: the run and its inputs, in Markdown.
       figures: by their names in CAPTIONS.
       summary: of the causes, as `summarize` makes it.
@@ -101,7 +101,7 @@ def write_page(
         lines.append(f"## {name.capitalize()}\n\n![{name}]({name}.png)\n\n{caption}\n")
     lines.append(f"## Table of causes\n\n{TABLE.format(**numbers)}")
     lines.extend(table_of_causes(summary))
-    (out / "README.md").write_text(markdown.make_page("Approximation", source, lines))
+    (out / "README.md").write_text(markdown.make_page("Approximation", made_by, lines))
 
 
 def table_of_causes(summary: Frame) -> list[str]:

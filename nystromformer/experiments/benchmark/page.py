@@ -59,9 +59,9 @@ def write_benchmark(
       ConfigError: if the folder has other files.
     """
     markdown.check_folder(out, FILE)
-    source = provenance.source()
+    made_by = provenance.source()
     if torch_baselines is not None:
-        source["versions"] |= torch_baselines.VERSIONS
+        made_by["versions"] |= torch_baselines.VERSIONS
     rows: list[dict[str, Any]] = []
     has_time = rounds > 0
     for programs in groups:
@@ -72,11 +72,11 @@ def write_benchmark(
         print("\n".join(make_tables(new_rows, has_time)), flush=True)
         rows.extend(new_rows)
         # Before the figures: a folder that has this file may be written again.
-        write_text(out / FILE, json.dumps({**source, "rows": rows}, indent=1))
+        write_text(out / FILE, json.dumps({**made_by, "rows": rows}, indent=1))
         lines = [*make_tables(rows, has_time), NOTES]
         if not _is_of_tasks(rows):
             lines = [*_save_figures(rows, out, has_time), *lines]
-        write_text(out / PAGE, markdown.make_page("Benchmark", source, lines))
+        write_text(out / PAGE, markdown.make_page("Benchmark", made_by, lines))
 
 
 def _save_figures(rows: Sequence[Row], out: Path, has_time: bool) -> list[str]:
