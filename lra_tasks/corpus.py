@@ -92,6 +92,9 @@ class Corpus(Task):
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         """As `Task.load`; the inputs stay on disk.
 
+        With tokenizer="bpe" it also sets `vocabulary`, until then that of bytes, to the
+        one that is learnt.
+
         Raises:
           DataError: also if the texts are not those that a run has learnt its sub-words
             on.
