@@ -22,7 +22,10 @@ from lra_tasks import LRA
 from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.benchmark.attentions import attention_groups
+from nystromformer.experiments.benchmark.attentions import (
+    attention_groups,
+    cudnn_baseline,
+)
 from nystromformer.experiments.benchmark.page import write_benchmark
 from nystromformer.experiments.benchmark.specs import (
     WHOLE_SOFTMAX,
@@ -31,7 +34,7 @@ from nystromformer.experiments.benchmark.specs import (
     parse_attention,
 )
 from nystromformer.experiments.benchmark.timing import Program
-from nystromformer.experiments.benchmark.train_steps import step_groups
+from nystromformer.experiments.benchmark.train_steps import MakeBaseline, step_groups
 from nystromformer.experiments.compilation_cache import use_compilation_cache
 
 LENGTHS = [2**k for k in range(9, 17)]
@@ -70,22 +73,32 @@ def main() -> None:
         raise ConfigError("--peers measures time alone: give --repeats of at least 1")
     check_flags_have_an_effect()
     specs = parse_attentions()
-    torch_baselines = load_torch_baselines() if _PEERS.value else None
+    attention_baselines = [cudnn_baseline]
+    make_train_baseline = None
+    library_versions = None
+    if _PEERS.value:
+        torch_baselines = load_torch_baselines()
+        attention_baselines.append(torch_baselines.attention_baseline)
+        make_train_baseline = torch_baselines.train_baseline
+        library_versions = torch_baselines.VERSIONS
+
     use_compilation_cache()
     if _TRAIN_STEP.value:
-        groups = make_groups(specs, torch_baselines)
+        groups = make_groups(specs, make_train_baseline)
     else:
         groups = attention_groups(
             specs,
             lengths=_LENGTH.value or LENGTHS,
-            torch_baselines=torch_baselines,
+            baselines=attention_baselines,
             batch_size=_BATCH_SIZE.value or 1,
             num_heads=_NUM_HEADS.value,
             head_dim=_HEAD_DIM.value,
             dtype=_DTYPE.value,
         )
     out = Path(_OUT.value).expanduser()
-    write_benchmark(groups, out, rounds=_REPEATS.value, torch_baselines=torch_baselines)
+    write_benchmark(
+        groups, out, rounds=_REPEATS.value, library_versions=library_versions
+    )
 
 
 def check_flags_have_an_effect() -> None:
@@ -120,7 +133,7 @@ def parse_attentions() -> list[AttentionSpec]:
 
 
 def make_groups(
-    specs: Sequence[AttentionSpec], torch_baselines: Any
+    specs: Sequence[AttentionSpec], make_baseline: MakeBaseline | None
 ) -> Iterable[list[Program]]:
     """Returns the programs of train steps with the sizes that the flags give."""
     lengths = _LENGTH.value or [None]
@@ -136,7 +149,7 @@ def make_groups(
         specs,
         tasks=_TASK.value,
         part_counts=_GRAD_ACCUM_STEPS.value,
-        torch_baselines=torch_baselines,
+        make_baseline=make_baseline,
         changes=changes,
     )
 

@@ -45,7 +45,10 @@ NOTES = f"""\
 
 
 def write_benchmark(
-    groups: Iterable[list[Program]], out: Path, rounds: int, torch_baselines: Any = None
+    groups: Iterable[list[Program]],
+    out: Path,
+    rounds: int,
+    library_versions: Mapping[str, str] | None = None,
 ) -> None:
     """Measures groups of programs, and writes JSON, page and figure after each.
 
@@ -53,15 +56,14 @@ def write_benchmark(
       groups: programs that are measured in turns.
       out: the folder.
       rounds: how often each program is measured; 0 measures memory alone.
-      torch_baselines: the module of that name, if its programs are among them; or None.
+      library_versions: the versions of the other libraries that are measured.
 
     Raises:
       ConfigError: if the folder has other files.
     """
     markdown.check_folder(out, FILE)
     made_by = provenance.source()
-    if torch_baselines is not None:
-        made_by["versions"] |= torch_baselines.VERSIONS
+    made_by["versions"] |= library_versions or {}
     rows: list[dict[str, Any]] = []
     has_time = rounds > 0
     for programs in groups:

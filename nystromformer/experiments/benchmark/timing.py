@@ -125,15 +125,16 @@ def sample_in_turns(
         run(num_calls)
         return (now() - start) / num_calls
 
-    num_calls = []
+    calls_per_sample = []
     for run in runs:
         seconds = max(seconds_per_call(run, 1), 1e-6)
-        num_calls.append(1 + int(MIN_SECONDS / seconds))
+        calls_per_sample.append(1 + int(MIN_SECONDS / seconds))
 
     samples: list[list[float]] = [[] for _ in runs]
     for first in range(rounds):
         for index in np.roll(range(len(runs)), -first):
-            samples[index].append(seconds_per_call(runs[index], num_calls[index]))
+            seconds = seconds_per_call(runs[index], calls_per_sample[index])
+            samples[index].append(seconds)
     return samples
 
 

@@ -1,7 +1,7 @@
 """The benchmark's programs of whole train steps, with the presets of the tasks."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from lra_tasks.split import NO_LABEL, Split
 from lra_tasks.task import Task
+from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.specs import AttentionSpec, name_row
 from nystromformer.experiments.benchmark.timing import (
@@ -25,12 +26,16 @@ from nystromformer.training.step import Finite, State
 CONFIGS = Path(__file__).parents[3] / "configs"
 STEPS = 4  # in one run
 
+# Makes another library's program to stand beside one of ours with the same config and
+# data; None where the library has no such program.
+MakeBaseline = Callable[[Program, Config, DeviceRows], Program | None]
+
 
 def step_groups(
     specs: Sequence[AttentionSpec],
     tasks: Sequence[str],
     part_counts: Sequence[int],
-    torch_baselines: Any = None,
+    make_baseline: MakeBaseline | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> Iterator[list[Program]]:
     """Yields the programs of each task; all configs are checked before the first.
@@ -40,8 +45,7 @@ def step_groups(
       tasks: names of config files, of which the paper preset is taken.
       part_counts: into how many parts a batch is divided. Each number is measured, with
         as many length buckets as parts.
-      torch_baselines: the module of that name, to measure PyTorch's steps, too; or
-        None.
+      make_baseline: makes programs of another library; None measures ours alone.
       changes: values by flat keys, as in "train.batch_size"; None changes nothing.
     """
     groups: dict[str, dict[str, Experiment]] = {task: {} for task in tasks}
@@ -59,10 +63,8 @@ def step_groups(
         for label, experiment in experiments.items():
             program = train_program(label, experiment, data)
             programs.append(program)
-            if torch_baselines is not None:
-                baseline = torch_baselines.train_baseline(
-                    program, experiment.config, data
-                )
+            if make_baseline is not None:
+                baseline = make_baseline(program, experiment.config, data)
                 if baseline is not None:
                     programs.append(baseline)
         yield programs
