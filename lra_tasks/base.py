@@ -36,8 +36,8 @@ class Task:
     Attributes:
       max_length: columns of a split's inputs, padding included.
       source_dir: a folder of official or own data; None means `data_dir`. An archive,
-        or the folder it unpacks to, is looked for there; then TFDS's dataset; else,
-        without a `source_dir`, it is downloaded.
+        or the folder it unpacks to, is looked for there; then TFDS's dataset;
+        otherwise, without a `source_dir`, it is downloaded.
     """
 
     # The key in TASKS. The prepared data are called lra_NAME.

@@ -160,7 +160,7 @@ def load_torch_baselines() -> Any:
     Raises:
       ConfigError: if a library is not installed, or PyTorch would use a slower device.
     """
-    # Else JAX takes most of an accelerator's memory at once and leaves torch none.
+    # Otherwise JAX takes most of an accelerator's memory and leaves torch none.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         baselines = importlib.import_module(TORCH_BASELINES)

@@ -129,7 +129,7 @@ def main(changes: Settings) -> None:
     folder = Path(_WORKDIR.value).expanduser()
     points = take_planned_names(find_points(changes), folder)
     for point in points:
-        # The run of another config must not be taken for it.
+        # The run of a different config must not be taken for it.
         check_workdir(epath.Path(folder / point.name), point.config)
 
     states_to_run = {"waiting", "failed"} if _RETRY.value else {"waiting"}

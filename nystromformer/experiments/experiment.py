@@ -87,7 +87,7 @@ class Experiment:
         """Returns the experiment with `train.num_epochs` turned into steps.
 
         Args:
-          num_examples: of the training split.
+          num_examples: the number of training examples.
 
         Raises:
           ConfigError: for fewer examples than a batch has, and for fewer steps than the

@@ -32,7 +32,7 @@ def make_page(title: str, made_by: Mapping[str, Any], lines: Iterable[str]) -> s
     """Returns a page: the title, where its numbers come from, and the lines.
 
     Args:
-      title: of the page.
+      title: the title of the page.
       made_by: command, commit, device and versions, as in `provenance.source`.
       lines: the rest of the page, in Markdown.
     """

@@ -59,10 +59,10 @@ def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
     """Combines the values of several keys in every way, the last changing fastest.
 
     Args:
-      texts: as in "attention.num_landmarks=8,16".
+      texts: keys with their values, as in "attention.num_landmarks=8,16".
 
     Raises:
-      ConfigError: for a text of another form, a key given twice, and seeds.
+      ConfigError: for a text of a different form, a key given twice, and seeds.
     """
     axes: dict[str, list[str]] = {}
     for text in texts:
@@ -99,9 +99,9 @@ def make_points(
       variants: changes that are part of the names, where the config has the key. A
         variant may also set `presets`, and `init_from`, the presets of the point whose
         weights it starts from.
-      presets: of all points.
-      changes: of all points, in place of a variant's. In `train.init_from` stand
-        {attention} and {max_length} for the point's own.
+      presets: the presets of all points.
+      changes: settings of all points, which override a variant's. In `train.init_from`,
+        {attention} and {max_length} are replaced by the point's.
       num_seeds: seeds of each setting, the config's and the next.
       load: modules that the runs import.
 
@@ -247,7 +247,7 @@ def _make_name(config: Config, stages: Iterable[str], settings: Settings) -> str
     Letters that a file system may refuse become "_".
 
     Args:
-      config: of the point.
+      config: the config of the point.
       stages: words between the attention and the settings; empty ones are left out.
       settings: those that the name has.
     """

@@ -51,7 +51,7 @@ def record_qkv(
     caller's stays as it is.
 
     Args:
-      graphdef, weights: of an encoder, as `nnx.split` gives them.
+      graphdef, weights: the encoder, as `nnx.split` gives it.
       tokens: int [B, L].
       mask: bool [B, L], False in the padding.
 
@@ -60,7 +60,7 @@ def record_qkv(
     """
     layers: list[AttentionInputs] = []
     encoder = nnx.merge(graphdef, weights)
-    encoder.remat = "none"  # else blocks would be traced apart from the list
+    encoder.remat = "none"  # otherwise blocks would be traced apart from the list
     for number, block in enumerate(encoder.blocks):
         if block.attention.num_projections == 1:
             raise ConfigError(

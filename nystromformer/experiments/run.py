@@ -62,8 +62,8 @@ def run_training(
       The content of result.json.
 
     Raises:
-      ConfigError: if config, data and devices do not fit, or the workdir is another
-        run's.
+      ConfigError: if config, data and devices do not fit, or the workdir belongs to a
+        different run.
     """
     check_workdir(workdir, experiment.config)
     is_finished = read_result(workdir) is not None

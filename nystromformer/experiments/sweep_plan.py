@@ -19,7 +19,7 @@ def keep_planned_names(points: Sequence[Point], folder: Path) -> list[Point]:
 
     Args:
       points: those of this sweep, sources among them.
-      folder: of the sweep.
+      folder: the folder of the sweep.
 
     Returns:
       The points in the same order. Two of them have one name if the plan has given a

@@ -118,7 +118,7 @@ class TrainedRun:
 
         Raises:
           DataError: for a text that is not one of the task's.
-          ValueError: for inputs of another form, and for a run without classes.
+          ValueError: for inputs of a different form, and for a run without classes.
         """
         if isinstance(self.model, MaskedLanguageModel):
             raise ValueError(f"{self.config.objective.name} predicts no classes")
@@ -214,7 +214,7 @@ def load_run(
     """Loads a run, finished or not, with its best weights.
 
     Args:
-      workdir: of scripts/train.py, a folder or gs://BUCKET/RUN.
+      workdir: the workdir of scripts/train.py, a folder or gs://BUCKET/RUN.
       source_dir: where the sources of its task are now; None is where they were.
 
     Raises:

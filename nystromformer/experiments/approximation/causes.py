@@ -75,7 +75,7 @@ def split_errors(
       query, key, value: [L, N, H], zero where the mask is False.
       mask: [L] bool, True = valid. More tokens must be valid than the largest count.
       counts: C numbers of landmarks M.
-      num_pinv_iters: of Z.
+      num_pinv_iters: iterations that compute Z.
 
     Returns:
       Arrays [C, N] by name: for each deterministic method ‖ŜV − SV‖ / ‖SV‖, and for Z
@@ -131,9 +131,10 @@ def random_method_errors(
 
     Args:
       query, key, value, mask: as for `split_errors`.
-      seed: of the landmarks and of Performer's features.
+      seed: the seed of the landmarks and of Performer's features.
       count: the number of landmarks, sampled tokens and features.
-      num_pinv_iters: of Z, and of the iterated inverse of the standard method.
+      num_pinv_iters: iterations that compute Z, and the iterated inverse of the
+        standard method.
 
     Returns:
       An array [N] by the name of the method.
@@ -187,7 +188,7 @@ def measure_causes(
     Args:
       layers: the inputs of the attention of each layer.
       counts: numbers of landmarks.
-      num_pinv_iters: of Z.
+      num_pinv_iters: iterations that compute Z.
       num_draws: draws of each random method.
 
     Returns:
@@ -265,7 +266,7 @@ def spread_of_draws(errors: pd.DataFrame) -> pd.DataFrame:
     """Compares the draws of each random method.
 
     Args:
-      errors: as in `measure_causes`.
+      errors: the rows of `measure_causes`.
 
     Returns:
       A row for each layer, head and number of landmarks, and a column for each method:

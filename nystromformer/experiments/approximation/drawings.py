@@ -38,7 +38,7 @@ def draw_errors(rows: Frame, x: str) -> Figure:
     iterations, are drawn as a dashed line at their median.
 
     Args:
-      rows: of `measure_errors` or `measure_causes`.
+      rows: the rows of `measure_errors` or `measure_causes`.
       x: the column of the horizontal axis.
     """
     heads = list(rows.groupby(["layer", "head"]))
@@ -97,7 +97,7 @@ def draw_spectrum(rows: Frame) -> Figure:
     of 512.
 
     Args:
-      rows: of `measure_spectra`.
+      rows: the rows of `measure_spectra`.
     """
     curves = cumulative_spectra(rows)
     figure = new_figure(1, 2)
@@ -136,7 +136,7 @@ def cumulative_spectra(rows: Frame) -> Frame:
     """Sums the largest singular values, over the sum of all, by rank.
 
     Args:
-      rows: of `measure_spectra`.
+      rows: the rows of `measure_spectra`.
 
     Returns:
       A row for each layer and head, the median over sequences, and a column for each

@@ -93,7 +93,7 @@ def baseline_errors(
       query, key, value, mask: as in `nystrom_errors`.
       attention: its name in ATTENTIONS.
       num_landmarks: its size, such as the number of rows or features.
-      seed: of its parameters.
+      seed: the seed of its parameters.
 
     Returns:
       error: as in `nystrom_errors`, [N].
@@ -121,8 +121,8 @@ def fresh_output(
     Args:
       query, key, value, mask: as in `nystrom_errors`.
       attention: its name in ATTENTIONS.
-      size: of its `size_option`, if it has one.
-      seed: of its parameters.
+      size: the value of its `size_option`, if it has one.
+      seed: the seed of its parameters.
     """
     length, num_heads, head_dim = query.shape
     size_option = ATTENTIONS[attention].size_option
@@ -224,7 +224,7 @@ def vmap_heads(function: Callable[..., Any]) -> Callable[..., Any]:
     """Lifts a function of one head to all heads, and compiles it once.
 
     Args:
-      function: of query and key [L, H] and mask [L].
+      function: a function of query and key [L, H] and mask [L].
 
     Returns:
       A function of query and key [L, N, H] and mask [L].

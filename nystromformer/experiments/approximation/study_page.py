@@ -84,7 +84,7 @@ def write_page(
       made_by: command, commit, device and versions.
       about: the run and its inputs, in Markdown.
       figures: by their names in CAPTIONS.
-      summary: of the causes, as `summarize` makes it.
+      summary: the table of causes, as `summarize` makes it.
       pictured_count: the number of landmarks in the pictures of one number.
       num_draws: draws of each random method.
     """

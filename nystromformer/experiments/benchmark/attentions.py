@@ -42,7 +42,7 @@ def attention_groups(
       specs: the attentions.
       lengths: numbers of tokens.
       baselines: functions that make programs of other libraries.
-      batch_size, num_heads, head_dim, dtype: of query, key and value.
+      batch_size, num_heads, head_dim, dtype: those of query, key and value.
     """
     for length in sorted(lengths):
         shape = (4, batch_size, length, num_heads, head_dim)

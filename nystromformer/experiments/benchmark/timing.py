@@ -50,7 +50,7 @@ def compile_program(function: Any, *args: Any) -> tuple[Any, int | None]:
 
 
 def wait_on_cpu(result: Any) -> None:
-    """Waits for the end of a call on a CPU, which else runs several side by side."""
+    """On a CPU, waits for a call to end; otherwise JAX runs several at once."""
     if jax.default_backend() == "cpu":
         jax.block_until_ready(result)
 
@@ -65,8 +65,8 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
     Returns:
       A row for each program:
         key, peak_bytes: the program's.
-        seconds: of one step, in each round; empty without rounds, or if the memory is
-          too small.
+        seconds: the time of one step in each round; empty without rounds, or if the
+          memory is too small.
 
     Raises:
       ConfigError: if the check of a program fails.

@@ -78,7 +78,7 @@ def make_experiment(
     Args:
       task: the name of a config file.
       spec: the attention; options that it does not change are those of the preset.
-      num_parts: of a batch, and the number of length buckets.
+      num_parts: the number of parts of a batch, and of length buckets.
       changes: values by flat keys; None leaves that of the preset.
     """
     values: dict[str, Any] = {
@@ -126,7 +126,7 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
     """Returns STEPS train steps in one compiled loop, as training takes them.
 
     Args:
-      label: of the attention.
+      label: the name of the attention's row.
       experiment: what is trained.
       data: STEPS batches.
     """
