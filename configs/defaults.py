@@ -89,8 +89,8 @@ def make_config(
     Args:
       arg: an attention and presets; by default nystrom without a preset.
       task: a name in TASKS.
-      settings: of the paper, or ours for a task that it does not have, where they
-        differ from the dataclasses' defaults.
+      settings: those of the paper, or ours for a task that it does not have, where
+        they differ from the dataclasses' defaults.
       presets: name -> settings. Settings of an attention apply if it has the option.
 
     Raises:
@@ -107,7 +107,7 @@ def make_config(
         "load": (),
         "task": {"name": task, "data_dir": placeholder(str), **_defaults(TASKS[task])},
         # The best weights are those by the objective's own metric, unless `select`
-        # names another one.
+        # names a different one.
         "objective": {"name": "classification", "select": placeholder(str)},
         "model": _defaults(ModelConfig),
         "attention": {

@@ -65,7 +65,7 @@ class Average(Attention):
           key: [S, H].
           value: [S, H].
           mask: [S] bool, True = a valid token; None = all are.
-          precision: of large products, of which there are none here.
+          precision: that of large products, of which there are none here.
 
         Returns:
           [T, H].

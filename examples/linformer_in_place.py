@@ -25,7 +25,7 @@ from flax import nnx
 
 from nystromformer import load_run, make_attention
 from nystromformer.experiments import cli
-from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.experiments.trained_run import TrainedRun
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
@@ -51,9 +51,9 @@ COLUMNS = (
 )
 
 
-def make_for(layer: Layer, name: str, **options: Any) -> Any:
-    """Makes an attention of the sizes of a layer."""
-    _, length, num_heads, head_dim = layer.query.shape
+def make_for(inputs: AttentionInputs, name: str, **options: Any) -> Any:
+    """Makes an attention for inputs of these sizes."""
+    _, length, num_heads, head_dim = inputs.query.shape
     return make_attention(
         name,
         num_heads=num_heads,
@@ -65,95 +65,101 @@ def make_for(layer: Layer, name: str, **options: Any) -> Any:
 
 
 @nnx.jit
-def attend(attention: Any, layer: Layer) -> jax.Array:
-    """The output of an attention for the inputs of a layer, zero in the padding.
+def attend(attention: Any, inputs: AttentionInputs) -> jax.Array:
+    """The output of an attention, zero in the padding.
 
     Returns:
       [B, L, N, H].
     """
     out = attention(
-        layer.query,
-        layer.key,
-        layer.value,
-        mask=layer.mask[:, None, None],
+        inputs.query,
+        inputs.key,
+        inputs.value,
+        mask=inputs.mask[:, None, None],
     )
-    return jnp.where(layer.mask[:, :, None, None], out, 0)
+    return jnp.where(inputs.mask[:, :, None, None], out, 0)
 
 
-def relative_errors(attention: Any, layer: Layer, exact: jax.Array) -> jax.Array:
+def relative_errors(
+    attention: Any, inputs: AttentionInputs, exact: jax.Array
+) -> jax.Array:
     """‖out − exact‖ / ‖exact‖ of each sequence and head, [B, N]."""
-    difference = attend(attention, layer) - exact
+    difference = attend(attention, inputs) - exact
     length_and_features = (1, 3)
     error_norms = jnp.linalg.norm(difference, axis=length_and_features)
     return error_norms / jnp.linalg.norm(exact, axis=length_and_features)
 
 
-def count_mflop(attention: Any, layer: Layer) -> float:
-    """Million floating-point operations for one sequence of a layer."""
-    cost: Any = attend.lower(attention, layer).compile().cost_analysis()
-    num_sequences = len(layer.mask)
+def count_mflop(attention: Any, inputs: AttentionInputs) -> float:
+    """Million floating-point operations of an attention for one sequence."""
+    cost: Any = attend.lower(attention, inputs).compile().cost_analysis()
+    num_sequences = len(inputs.mask)
     return cost["flops"] / num_sequences / 1e6
 
 
-def fit(attention: Any, layer: Layer, exact: jax.Array) -> Any:
+def fit(attention: Any, inputs: AttentionInputs, exact: jax.Array) -> Any:
     """Trains the parameters of an attention to give the exact output."""
     rate = optax.cosine_decay_schedule(LEARNING_RATE, _STEPS.value)
     optimizer = nnx.Optimizer(attention, optax.adam(rate), wrt=nnx.Param)
 
     @nnx.jit
-    def step(attention: Any, optimizer: Any, layer: Layer, exact: jax.Array) -> None:
+    def step(
+        attention: Any, optimizer: Any, inputs: AttentionInputs, exact: jax.Array
+    ) -> None:
         def loss(attention: Any) -> jax.Array:
-            return jnp.square(relative_errors(attention, layer, exact)).mean()
+            return jnp.square(relative_errors(attention, inputs, exact)).mean()
 
         optimizer.update(attention, nnx.grad(loss)(attention))
 
     for number in range(_STEPS.value):
         rows = (number * BATCH_SIZE + np.arange(BATCH_SIZE)) % len(exact)
-        batch = Layer(
-            query=layer.query[rows],
-            key=layer.key[rows],
-            value=layer.value[rows],
-            mask=layer.mask[rows],
+        batch = AttentionInputs(
+            query=inputs.query[rows],
+            key=inputs.key[rows],
+            value=inputs.value[rows],
+            mask=inputs.mask[rows],
         )
         step(attention, optimizer, batch, exact[rows])
     return attention
 
 
-def layers_of_longest(run: TrainedRun, split: str, count: int) -> list[Layer]:
-    """The layers of a run for the longest sequences of a split."""
+def layers_of_longest(run: TrainedRun, split: str, count: int) -> list[AttentionInputs]:
+    """The inputs of each layer's attention for the longest sequences of a split."""
     data = run.task.load(split, run.config.task.data_dir)
     rows = np.argsort(-data.lengths, kind="stable")[:count]
     return run.layers(data.inputs[rows], data.lengths[rows])
 
 
-def compare(num_rows: int, train: Layer, test: Layer) -> list[float]:
+def compare(
+    num_rows: int, train_inputs: AttentionInputs, test_inputs: AttentionInputs
+) -> list[float]:
     """The errors and the costs of a layer, in the order of COLUMNS.
 
     Args:
       num_rows: the rows of the projection, and as many features and landmarks.
-      train: the layer for the sequences of train.
-      test: the layer for the sequences of validation.
+      train_inputs: those of the layer's attention for the sequences of train.
+      test_inputs: those for the sequences of validation.
     """
-    softmax = make_for(test, "softmax")
-    fresh = make_for(test, "linformer", projection_dim=num_rows)
-    fitted = fit(nnx.clone(fresh), train, attend(softmax, train))
-    performer = make_for(test, "performer", num_features=num_rows)
-    nystrom = make_for(test, "nystrom", num_landmarks=num_rows)
+    softmax = make_for(test_inputs, "softmax")
+    fresh = make_for(test_inputs, "linformer", projection_dim=num_rows)
+    fitted = fit(nnx.clone(fresh), train_inputs, attend(softmax, train_inputs))
+    performer = make_for(test_inputs, "performer", num_features=num_rows)
+    nystrom = make_for(test_inputs, "nystrom", num_landmarks=num_rows)
 
-    exact = attend(softmax, test)
+    exact = attend(softmax, test_inputs)
     errors = []
     for attention in (fitted, fresh, performer, nystrom):
-        median = np.median(relative_errors(attention, test, exact))
+        median = np.median(relative_errors(attention, test_inputs, exact))
         errors.append(float(median))
 
     # XLA counts one round of a loop, and softmax attention is a loop. So the operations
     # of exact attention are counted in Nyström attention with a landmark for each
     # token, which is as exact.
-    length = test.query.shape[1]
-    exact_nystrom = make_for(test, "nystrom", num_landmarks=length)
+    length = test_inputs.query.shape[1]
+    exact_nystrom = make_for(test_inputs, "nystrom", num_landmarks=length)
     costs = []
     for attention in (fitted, performer, nystrom, exact_nystrom):
-        costs.append(count_mflop(attention, test))
+        costs.append(count_mflop(attention, test_inputs))
     return errors + costs
 
 
@@ -172,8 +178,8 @@ def main() -> None:
     print_row(["---:"] * len(COLUMNS))
     for num_rows in _ROWS.value:
         layers = zip(train_layers, test_layers, strict=True)
-        for layer_number, (train, test) in enumerate(layers):
-            numbers = compare(num_rows, train, test)
+        for layer_number, (train_inputs, test_inputs) in enumerate(layers):
+            numbers = compare(num_rows, train_inputs, test_inputs)
             print_row([num_rows, layer_number, *(f"{x:.2f}" for x in numbers)])
 
 

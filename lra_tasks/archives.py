@@ -73,13 +73,13 @@ def find(names: Sequence[str], place: Path) -> Path | None:
 
 
 def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
-    """Finds an archive, unpacked or packed, or TFDS's dataset of it; else downloads it.
+    """Finds an archive, its folder or TFDS's dataset of it, or downloads the archive.
 
     Args:
       archive: the archive.
       data_dir: where it is looked for, and downloaded to, without a `source_dir`.
       source_dir: where it is looked for; then nothing is downloaded. It may be the
-        archive or its folder itself, under another name.
+        archive or its folder itself, under a different name.
 
     Returns:
       The path of the archive, of its folder or of the dataset's.
@@ -119,7 +119,7 @@ def _is_source(archive: Archive, path: Path) -> bool:
 
 
 def _download(archive: Archive, path: Path) -> Path:
-    """Downloads an archive; the file gets its name when its checksum is right."""
+    """Downloads to a temporary file, and renames it once its checksum is right."""
     partial_file = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with (
@@ -193,7 +193,7 @@ def find_tfds(dataset: str, source_dir: str | None) -> Path | None:
 
     Args:
       dataset: its name, with that of its config, such as "glue/sst2".
-      source_dir: where it is looked for; else in $TFDS_DATA_DIR and
+      source_dir: where it is looked for; None means $TFDS_DATA_DIR and
         ~/tensorflow_datasets.
 
     Returns:

@@ -20,7 +20,7 @@ from lra_tasks.paths import PathLike, get_root, local_path
 from lra_tasks.split import NO_LABEL, SPLITS, Split, remove_overlap, split_off
 from lra_tasks.subwords import Vocabulary, open_vocabulary, to_tuples
 
-# A split; or, for data made one by one, pairs of an example's tokens and its label.
+# A Split, or an iterator of (tokens, label) for data that are made one by one.
 Examples = Iterable[tuple[Any, int]]
 
 
@@ -36,13 +36,13 @@ class Task:
     Attributes:
       max_length: columns of a split's inputs, padding included.
       source_dir: a folder of official or own data; None means `data_dir`. An archive,
-        or the folder it unpacks to, is looked for there; then TFDS's dataset; else,
-        without a `source_dir`, it is downloaded.
+        or the folder it unpacks to, is looked for there; then TFDS's dataset;
+        otherwise, without a `source_dir`, it is downloaded.
     """
 
-    # The table of tasks has it under this name; its prepared data are lra_NAME.
+    # The key in TASKS. The prepared data are called lra_NAME.
     name: ClassVar[str]
-    # Raise it whenever the code makes other data.
+    # Increase the version whenever the code makes different data.
     data_version: ClassVar[str]
     description: ClassVar[str] = ""
     homepage: ClassVar[str] = ""
@@ -56,21 +56,21 @@ class Task:
     # An example has one or two sequences, and a sequence one or two texts.
     num_inputs: ClassVar[int] = 1
     num_texts: ClassVar[int] = 1
-    # At most so many tokens of an example have a label; 0: the example has one.
+    # The largest number of labelled tokens in an example; 0 = one label per example.
     num_labels: ClassVar[int] = 0
-    # Whether the label says that the two texts of an example are in their order.
+    # Whether the label says if the two texts are in their original order.
     label_is_order: ClassVar[bool] = False
 
-    # Without padding every sequence has max_length tokens.
+    # False if every sequence has exactly max_length tokens.
     padded: ClassVar[bool] = True
-    # In a picture 0 is a token, black.
+    # False in pictures, where the id 0 is a black pixel.
     zero_is_padding: ClassVar[bool] = True
-    # Rows that stay on disk are read when a step needs them.
+    # Whether inputs stay on disk and are read when a step needs them.
     stays_on_disk: ClassVar[bool] = False
-    # A task may have more splits to test on, behind these three: test_NAME.
+    # Further test splits, named test_NAME, may follow these three.
     splits: ClassVar[tuple[str, ...]] = SPLITS
-    # For a split that is not published, a tenth of each class of train is drawn with
-    # this seed, or of what is left of it: first for test, then for validation.
+    # The seed of splits that are not published: a tenth of each class of train is held
+    # out for test, then a tenth of the rest for validation.
     seed: ClassVar[int] = 0
 
     # "byte" or the path of a tokenizer.json, in tasks of sub-words.
@@ -78,7 +78,7 @@ class Task:
     vocabulary: ClassVar[Vocabulary | None] = None
     # The official data, if they are an archive.
     archive: ClassVar[Archive | None] = None
-    # A glob of the source files; if one of them changes, data are prepared again.
+    # A glob of the source files. The data are prepared again if one of them changes.
     files: ClassVar[str] = ""
     # Names of functions that change examples of train and keep their labels.
     augmentations: ClassVar[tuple[str, ...]] = ()
@@ -104,7 +104,7 @@ class Task:
             raise DataError(f"{self.name}: {message}")
 
     def _derive(self, name: str, value: Any) -> None:
-        """Sets what follows from the options, which a frozen dataclass else refuses."""
+        """Sets a derived attribute; a frozen dataclass forbids plain assignment."""
         object.__setattr__(self, name, value)
 
     def use_tokenizer(self, name: str) -> None:

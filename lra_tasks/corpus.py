@@ -44,7 +44,7 @@ class Corpus(Task):
         divide a file into documents.
       tokenizer: "bpe", sub-words that are learnt here; "byte"; or the path of a
         tokenizer.json.
-      vocab_size: the number of sub-words to learn. With another tokenizer than "bpe"
+      vocab_size: the number of sub-words to learn. With a tokenizer other than "bpe"
         it becomes that tokenizer's own.
       max_length: the columns of a row, with [CLS] and both [SEP].
       seed: also draws where a text is cut, and which parts are swapped.
@@ -91,6 +91,9 @@ class Corpus(Task):
 
     def load(self, split: str, data_dir: PathLike | None = None) -> Split:
         """As `Task.load`; the inputs stay on disk.
+
+        With tokenizer="bpe" it also sets `vocabulary`, until then that of bytes, to the
+        one that is learnt.
 
         Raises:
           DataError: also if the texts are not those that a run has learnt its sub-words
@@ -191,8 +194,8 @@ class Corpus(Task):
     ) -> Iterator[tuple[Tokens, int]]:
         """Yields the rows and labels of a split.
 
-        A passage is the tokens of both parts in their original order, so that another
-        cut or order does not hide that it is repeated.
+        A passage is the tokens of both parts in their original order, so that a
+        different cut or order does not hide that it is repeated.
 
         Args:
           split: the name of the split.

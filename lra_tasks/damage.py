@@ -1,4 +1,4 @@
-"""What libraries raise for a dataset's files: damaged, missing, or of another dataset.
+"""The errors that libraries raise for damaged, missing or foreign dataset files.
 
 Other errors, such as a missing library or permission, are no reason to delete data.
 """

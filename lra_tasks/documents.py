@@ -22,7 +22,7 @@ def read_documents(path: Path, blank_lines: bool) -> Iterator[str]:
 
     Args:
       path: the file.
-      blank_lines: whether documents stand between blank lines; else the file is one.
+      blank_lines: whether blank lines separate documents; otherwise the file is one.
 
     Raises:
       DataError: if the file is not UTF-8.

@@ -90,7 +90,7 @@ class Image(Task):
         }
 
     def _read_tfds(self, source: Path, split: str) -> Split | None:
-        """The pictures of TFDS; None if the source is another."""
+        """The pictures of TFDS; None if the source is a different one."""
         rows = archives.read_tfds(source, split)
         if rows is None:
             return None

@@ -75,7 +75,7 @@ class LabelledTexts(TextTask):
         return splits
 
     def _find_files(self) -> dict[str, Path]:
-        """The file of each split that has one; another table gets a line on stderr."""
+        """Finds the file of each split; prints the tables that are not read."""
         self.require(
             self.source_dir is not None,
             "source_dir must name the folder that has train.csv or train.tsv",

@@ -39,7 +39,7 @@ class ListOps(Task):
     """By default the data of the benchmark, drawn anew.
 
     From the root at depth 1: below `max_depth` a node is an operator with probability
-    0.25, at `max_depth` never, else a digit. Operators, digits and 2 to `max_args`
+    0.25, at `max_depth` never, otherwise a digit. Operators, digits and 2 to `max_args`
     arguments are uniform. Of these trees those are kept for which min_tokens ≤ length ≤
     min(max_tokens, max_length), length counting operators, digits and closing brackets:
     500 < length < 2000 as in the paper. A lone digit is never kept.

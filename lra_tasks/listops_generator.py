@@ -28,8 +28,8 @@ FIRST_OPERATOR = TOKEN_ID["[MIN"]
 CLOSE = TOKEN_ID["]"]
 FIRST_DIGIT = TOKEN_ID["0"]
 
-# The number of trees in a round is part of what a seed means: another one makes other
-# data.
+# The number of trees in a round. The data of a seed depend on this number: changing it
+# changes them.
 TREES_PER_ROUND = 2048
 # The probability that an argument above the deepest level is an operator.
 OPERATOR_SHARE = 0.25

@@ -15,7 +15,7 @@ def check_option_types(options: Any, name: str) -> None:
       name: the task's name, for messages.
 
     Raises:
-      DataError: for a value of another type.
+      DataError: for a value of a different type.
     """
     hints = get_type_hints(type(options))
     for field in fields(options):

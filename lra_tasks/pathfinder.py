@@ -102,8 +102,8 @@ class Pathfinder(Task):
             return None
         name = FOLDERS[self.difficulty]
         folders = [f"{above}pathfinder{self.resolution}/{name}" for above in UNPACKED]
-        # A renamed folder is recognised by metadata/. One that has the name of another
-        # difficulty is not renamed: its pictures are that difficulty's.
+        # A renamed folder is recognised by metadata/. One that has the name of a
+        # different difficulty is not renamed: its pictures are that difficulty's.
         is_named = Path(self.source_dir).name in FOLDERS.values()
         return Archive(
             LRA_RELEASE,

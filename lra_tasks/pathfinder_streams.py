@@ -32,7 +32,7 @@ class Streams:
         Args:
           seed: the seed of the data set.
           indices: the numbers of the pictures, int64 [n].
-          purpose: a picture has another stream for each purpose.
+          purpose: a number; each has a stream of its own.
         """
         start = _mix(_mix(np.array([seed], np.uint64)) + np.uint64(purpose))
         return cls(_mix(start + indices.astype(np.uint64) * GAMMA))

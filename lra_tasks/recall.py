@@ -18,8 +18,8 @@ from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.split import NO_LABEL, Split, check_length, pad
 
-# The number of sequences drawn at once is part of what a seed means: another one makes
-# other data.
+# The number of sequences drawn at once. The data of a seed depend on this number:
+# changing it changes them.
 ROWS_PER_ROUND = 1024
 # The id 0 is the padding of shorter texts.
 FIRST_KEY = 1

@@ -132,7 +132,7 @@ class Text(TextTask):
     def make_splits(self, source: Path) -> dict[str, Split]:
         splits = {}
         for name in ("train", "test"):
-            # TFDS has another order than the archive, so they are sorted.
+            # TFDS has a different order than the archive, so they are sorted.
             reviews = sorted(self._read(source, name))
             texts = [review.decode(errors="replace") for _, review in reviews]
             splits[name] = self.encode_split(texts, [label for label, _ in reviews])

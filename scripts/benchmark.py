@@ -23,7 +23,10 @@ from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.accelerator import check_single_gpu
-from nystromformer.experiments.benchmark.attentions import attention_groups
+from nystromformer.experiments.benchmark.attentions import (
+    attention_groups,
+    cudnn_baseline,
+)
 from nystromformer.experiments.benchmark.page import write_benchmark
 from nystromformer.experiments.benchmark.specs import (
     WHOLE_SOFTMAX,
@@ -32,7 +35,7 @@ from nystromformer.experiments.benchmark.specs import (
     parse_attention,
 )
 from nystromformer.experiments.benchmark.timing import Program
-from nystromformer.experiments.benchmark.train_steps import step_groups
+from nystromformer.experiments.benchmark.train_steps import MakeBaseline, step_groups
 from nystromformer.experiments.compilation_cache import use_compilation_cache
 
 LENGTHS = [2**k for k in range(9, 17)]
@@ -70,24 +73,36 @@ def main() -> None:
     if _PEERS.value and not _REPEATS.value:
         raise ConfigError("--peers measures time alone: give --repeats of at least 1")
     check_flags_have_an_effect()
-    check_single_gpu(jax.default_backend(), jax.device_count())
     specs = parse_attentions()
-    torch_baselines = load_torch_baselines() if _PEERS.value else None
+    attention_baselines = [cudnn_baseline]
+    make_train_baseline = None
+    library_versions = None
+    if _PEERS.value:
+        torch_baselines = load_torch_baselines()
+        attention_baselines.append(torch_baselines.attention_baseline)
+        make_train_baseline = torch_baselines.train_baseline
+        library_versions = torch_baselines.VERSIONS
+    # Loading PyTorch's baselines also says how JAX takes memory when it starts, as it
+    # does here.
+    check_single_gpu(jax.default_backend(), jax.device_count())
+
     use_compilation_cache()
     if _TRAIN_STEP.value:
-        groups = make_groups(specs, torch_baselines)
+        groups = make_groups(specs, make_train_baseline)
     else:
         groups = attention_groups(
             specs,
             lengths=_LENGTH.value or LENGTHS,
-            torch_baselines=torch_baselines,
+            baselines=attention_baselines,
             batch_size=_BATCH_SIZE.value or 1,
             num_heads=_NUM_HEADS.value,
             head_dim=_HEAD_DIM.value,
             dtype=_DTYPE.value,
         )
     out = Path(_OUT.value).expanduser()
-    write_benchmark(groups, out, rounds=_REPEATS.value, torch_baselines=torch_baselines)
+    write_benchmark(
+        groups, out, rounds=_REPEATS.value, library_versions=library_versions
+    )
 
 
 def check_flags_have_an_effect() -> None:
@@ -122,7 +137,7 @@ def parse_attentions() -> list[AttentionSpec]:
 
 
 def make_groups(
-    specs: Sequence[AttentionSpec], torch_baselines: Any
+    specs: Sequence[AttentionSpec], make_baseline: MakeBaseline | None
 ) -> Iterable[list[Program]]:
     """Returns the programs of train steps with the sizes that the flags give."""
     lengths = _LENGTH.value or [None]
@@ -138,7 +153,7 @@ def make_groups(
         specs,
         tasks=_TASK.value,
         part_counts=_GRAD_ACCUM_STEPS.value,
-        torch_baselines=torch_baselines,
+        make_baseline=make_baseline,
         changes=changes,
     )
 
@@ -149,7 +164,7 @@ def load_torch_baselines() -> Any:
     Raises:
       ConfigError: if a library is not installed, or PyTorch would use a slower device.
     """
-    # Else JAX takes most of an accelerator's memory at once and leaves torch none.
+    # Otherwise JAX takes most of an accelerator's memory and leaves torch none.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         baselines = importlib.import_module(TORCH_BASELINES)

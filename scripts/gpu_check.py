@@ -95,7 +95,7 @@ def main() -> None:
     if _STAGE.value:
         out.mkdir(parents=True, exist_ok=True)
     if _STAGE.value == "device":
-        add_row(out, {"stage": "device", **provenance.source()})
+        add_row(out, {"stage": "device", **provenance.collect()})
         return
     if _STAGE.value == "correctness":
         check_correctness(out)

@@ -20,7 +20,7 @@ from nystromformer.config import Config, ModelConfig, key_types
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError, PretrainedError
 from nystromformer.experiments import cli
-from nystromformer.experiments.experiment import check_config
+from nystromformer.experiments.experiment import build_experiment
 from nystromformer.experiments.workdir import check_new, write_json
 from nystromformer.huggingface import load_pretrained
 from nystromformer.huggingface_files import read_config
@@ -56,7 +56,7 @@ def main() -> None:
         settings=make_settings(encoder, tokenizer),
         presets={},
     )
-    experiment = check_config(Config.from_mapping(config.to_dict()))
+    experiment = build_experiment(Config.from_mapping(config.to_dict()))
     vocab_size = experiment.task.vocab_size
     if vocab_size != encoder.vocab_size:
         raise ConfigError(

@@ -45,7 +45,7 @@ def prepare_by_name(names: list[str]) -> None:
     """Prepares tasks one after the other; one that fails does not stop the rest.
 
     Args:
-      names: of tasks; "all" is each task of the LRA and Path-X.
+      names: the names of tasks; "all" is each task of the LRA and Path-X.
     """
     if "all" in names:
         others = [name for name in names if name != "all"]

@@ -41,10 +41,10 @@ from nystromformer.experiments.launch import (
     run_on_slurm,
 )
 from nystromformer.experiments.points import (
-    Changes,
     Point,
+    Settings,
+    drop_duplicates,
     make_points,
-    merge,
     parse_grid,
 )
 from nystromformer.experiments.sweep_plan import keep_planned_names, write_plan
@@ -71,7 +71,7 @@ _TIME = flags.DEFINE_integer("time", None, "slurm: minutes of each job", 5)
 _GPUS = flags.DEFINE_integer("gpus", None, "slurm: GPUs of each job", 0)
 
 
-def find_points(changes: Changes) -> list[Point]:
+def find_points(changes: Settings) -> list[Point]:
     """Returns the points of --config, --tasks or each --plan, times grid and seeds.
 
     Args:
@@ -105,7 +105,7 @@ def find_points(changes: Changes) -> list[Point]:
             num_seeds=_SEEDS.value or plan.get("seeds", 1),
             load=cli.loaded_modules(),
         )
-    return merge(points)
+    return drop_duplicates(points)
 
 
 def _config_file(task: str) -> str:
@@ -114,7 +114,7 @@ def _config_file(task: str) -> str:
     return f"{CONFIGS}/{name}.py:{presets}"
 
 
-def main(changes: Changes) -> None:
+def main(changes: Settings) -> None:
     """Runs, submits or prints the runs that wait.
 
     Args:
@@ -129,7 +129,7 @@ def main(changes: Changes) -> None:
     folder = Path(_WORKDIR.value).expanduser()
     points = take_planned_names(find_points(changes), folder)
     for point in points:
-        # The run of another config must not be taken for it.
+        # The run of a different config must not be taken for it.
         check_workdir(epath.Path(folder / point.name), point.config)
 
     states_to_run = {"waiting", "failed"} if _RETRY.value else {"waiting"}
@@ -169,7 +169,7 @@ def take_planned_names(points: Sequence[Point], folder: Path) -> list[Point]:
     for point, renamed in zip(points, renamed_points, strict=True):
         if point.name != renamed.name:
             print(f"{point.name}: in this folder {renamed.name}", file=sys.stderr)
-    return merge(renamed_points)
+    return drop_duplicates(renamed_points)
 
 
 def check_sources(

@@ -31,7 +31,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli, run
 from nystromformer.experiments.compilation_cache import use_compilation_cache
 from nystromformer.experiments.config_file import config_from_flags, format_config
-from nystromformer.experiments.experiment import check_config
+from nystromformer.experiments.experiment import build_experiment
 from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.training.interrupt import SIGNALS
 
@@ -60,7 +60,7 @@ def main() -> None:
     if _DISTRIBUTED.value:
         join_processes()
     use_compilation_cache()
-    experiment = check_config(config)
+    experiment = build_experiment(config)
     print(format_config(config))
     workdir = epath.Path(_WORKDIR.value).expanduser()
     result = run.run_training(experiment, workdir, _SHARDS.value)

@@ -6,7 +6,7 @@ import pytest
 
 from configs.plans import PLANS
 from lra_tasks import LRA
-from nystromformer.experiments.points import make_points, merge
+from nystromformer.experiments.points import drop_duplicates, make_points
 from tests.commands import ROOT
 
 
@@ -27,7 +27,7 @@ def plan_points(name, *, tasks=None, preset="", num_seeds=1):
 @pytest.mark.parametrize("name", PLANS)
 def test_plan_has_a_point_for_each_setting_on_all_tasks_in_turn(name):
     plan = PLANS[name]
-    points = merge(plan_points(name, num_seeds=plan["seeds"]))
+    points = drop_duplicates(plan_points(name, num_seeds=plan["seeds"]))
     num_settings = len(plan["variants"]) * plan["seeds"]
     assert len(points) == num_settings * len(plan["tasks"])
     tasks = [task.partition(":")[0] for task in plan["tasks"]]

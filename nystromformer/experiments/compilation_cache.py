@@ -11,7 +11,7 @@ MAX_BYTES = 2**30
 def use_compilation_cache() -> None:
     """Lets JAX keep compiled programs in ~/.cache/nystromformer, up to a gigabyte.
 
-    JAX_COMPILATION_CACHE_DIR names another folder, whose size is the user's matter.
+    JAX_COMPILATION_CACHE_DIR names a different folder, whose size is the user's matter.
     JAX_ENABLE_COMPILATION_CACHE=false turns the cache off.
     """
     if not jax.config.values["jax_compilation_cache_dir"]:

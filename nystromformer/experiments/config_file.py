@@ -69,7 +69,7 @@ def parse_config_flags(
 
     Raises:
       ConfigError: for a file that cannot be read, a key that its config does not have,
-        and a value of another type.
+        and a value of a different type.
     """
     words = [f"--config.{key}={value}" for key, value in (changes or {}).items()]
     argv = ["load_config", f"--config={file}", *words]
@@ -95,7 +95,7 @@ def config_from_flags(
     """Returns the config that parsed flags describe.
 
     The folders of its data become absolute, since a later command may read the run
-    from elsewhere; so do the paths of modules. If the command line names another
+    from elsewhere; so do the paths of modules. If the command line names a different
     objective than the file, it alone sets the options: those of the file are left out.
 
     Args:

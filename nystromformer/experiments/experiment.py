@@ -87,7 +87,7 @@ class Experiment:
         """Returns the experiment with `train.num_epochs` turned into steps.
 
         Args:
-          num_examples: of the training split.
+          num_examples: the number of training examples.
 
         Raises:
           ConfigError: for fewer examples than a batch has, and for fewer steps than the
@@ -148,13 +148,11 @@ class Experiment:
         return min(shares, default=None)
 
 
-def check_config(config: Config) -> Experiment:
-    """Checks a config before its run begins, and a sweep's before its first run does.
+def build_experiment(config: Config) -> Experiment:
+    """Builds the experiment of a config, after all checks.
 
-    These are all the checks that need neither data nor a compilation.
-
-    Returns:
-      The experiment that the config describes.
+    These are the checks that need neither data nor a compilation. A run makes them
+    before it begins, a sweep before its first run begins.
 
     Raises:
       ConfigError, DataError: as in `Experiment`.

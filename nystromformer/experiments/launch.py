@@ -85,7 +85,7 @@ class Job:
         """Waits for the run to end, prints how it has ended, and records a failure."""
         status = self.process.wait()
         ending = find_state(self.workdir)
-        # In another state than "waiting" the folder is another process's by now.
+        # In any other state a different process has taken over the folder.
         if status not in RESUMABLE_STATUSES and ending == "waiting":
             log = (self.workdir / LOG_FILE).read_text(errors="replace")
             last_line = log.strip().rpartition("\n")[2]
@@ -158,7 +158,7 @@ def run_locally(
             startable = [point for point in waiting if point.source not in pending]
             for point in startable[: len(free_slots)]:
                 waiting.remove(point)
-                # It stays out if its source has failed, or another sweep has taken it.
+                # It is left out if its source has failed, or another sweep runs it.
                 if not _can_start(point, folder):
                     continue
                 job = _make_job(point, folder)
@@ -179,13 +179,13 @@ def _make_job(point: Point, folder: Path) -> Job:
 
 
 def _make_slots(num_parallel: int | None) -> list[dict[str, str]]:
-    """The environment variables of each run of several at a time: the GPU it sees."""
+    """The environment variables of each concurrent run, which choose its GPU."""
     slots = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in find_gpus()]
     if not slots:
         slots = [{}]
     num_parallel = num_parallel or len(slots)
     if num_parallel > len(slots) and PREALLOCATE not in os.environ:
-        # Else the first run on a GPU takes most of its memory.
+        # Otherwise the first run on a GPU takes most of its memory.
         slots = [{**slot, PREALLOCATE: "false"} for slot in slots]
     return [slots[index % len(slots)] for index in range(num_parallel)]
 
@@ -216,7 +216,8 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
     Args:
       points: those that wait.
       folder: the folder of the sweep.
-      parameters: of submitit: partition, time, gpus_per_node, array_parallelism.
+      parameters: those of submitit: partition, time, gpus_per_node,
+        array_parallelism.
 
     Raises:
       ConfigError: if SLURM refuses the jobs.

@@ -28,18 +28,18 @@ def escape(text: str) -> str:
     return " ".join(re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text).split())
 
 
-def make_page(title: str, source: Mapping[str, Any], lines: Iterable[str]) -> str:
+def make_page(title: str, made_by: Mapping[str, Any], lines: Iterable[str]) -> str:
     """Returns a page: the title, where its numbers come from, and the lines.
 
     Args:
-      title: of the page.
-      source: command, commit, device and versions, as in `provenance.source`.
+      title: the title of the page.
+      made_by: command, commit, device and versions, as in `provenance.collect`.
       lines: the rest of the page, in Markdown.
     """
-    facts = dict(source)
-    facts["command"] = f"`{source['command']}`"
+    facts = dict(made_by)
+    facts["command"] = f"`{made_by['command']}`"
     facts["versions"] = ", ".join(
-        f"{library} {version}" for library, version in source["versions"].items()
+        f"{library} {version}" for library, version in made_by["versions"].items()
     )
     head = [f"- {name.capitalize()}: {text}" for name, text in facts.items()]
     return "\n".join([f"# {title}\n", *head, "", *lines]).rstrip() + "\n"

@@ -21,14 +21,14 @@ def prepare_inputs(
         or [B, 2, L] of two sequences, with L ≤ max_length.
       lengths: the numbers of tokens of each row of ids, [B] or [B, 2]. None: no row
         has padding; then a row that ends in 0, the padding, is an error.
-      num_sequences: in one example, 1 or 2.
+      num_sequences: the sequences of one example, 1 or 2.
 
     Returns:
       Token ids int32 and their mask bool: [B, max_length], or [B, 2, max_length].
 
     Raises:
       DataError: for a text that is not one of the task's.
-      ValueError: for inputs or lengths of another form.
+      ValueError: for inputs or lengths of a different form.
     """
     if _is_array_of_numbers(inputs):
         tokens = np.asarray(inputs)

@@ -32,7 +32,7 @@ def new_figure(rows: int = 1, columns: int = 1) -> Figure:
 
 
 def line_style(index: int) -> dict[str, Any]:
-    """Ten colours, then the same with another stroke."""
+    """Ten colours, then the same with a different stroke."""
     stroke = ("-", "--", ":", "-.")[index // 10 % 4]
     return {"color": f"C{index % 10}", "linestyle": stroke}
 
@@ -41,8 +41,8 @@ def add_legend(figure: Figure, num_columns: int = 1) -> None:
     """Adds one legend of all panels below them; the panels keep their height.
 
     Args:
-      figure: of `new_figure`.
-      num_columns: of the legend, unless a label is too long for the width of one.
+      figure: a figure as `new_figure` makes it.
+      num_columns: the columns of the legend; 1 if a label is too long for several.
     """
     handles = {}
     for axes in figure.axes:

@@ -14,13 +14,13 @@ from flax.traverse_util import flatten_dict
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.config_file import load_config, read_settings
-from nystromformer.experiments.experiment import check_config
+from nystromformer.experiments.experiment import build_experiment
 
 TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
 # A variant may have these keys, which are not keys of a config.
 VARIANT_KEYS = frozenset({"presets", "init_from"})
 
-Changes = Mapping[str, Any]  # config key, as in attention.num_landmarks -> value
+Settings = Mapping[str, Any]  # config key, as in attention.num_landmarks -> value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +59,10 @@ def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
     """Combines the values of several keys in every way, the last changing fastest.
 
     Args:
-      texts: as in "attention.num_landmarks=8,16".
+      texts: keys with their values, as in "attention.num_landmarks=8,16".
 
     Raises:
-      ConfigError: for a text of another form, a key given twice, and seeds.
+      ConfigError: for a text of a different form, a key given twice, and seeds.
     """
     axes: dict[str, list[str]] = {}
     for text in texts:
@@ -85,10 +85,10 @@ def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:
 
 def make_points(
     files: Sequence[str],
-    variants: Sequence[Changes],
+    variants: Sequence[Settings],
     *,
     presets: str = "",
-    changes: Changes | None = None,
+    changes: Settings | None = None,
     num_seeds: int = 1,
     load: Sequence[str] = (),
 ) -> list[Point]:
@@ -99,9 +99,9 @@ def make_points(
       variants: changes that are part of the names, where the config has the key. A
         variant may also set `presets`, and `init_from`, the presets of the point whose
         weights it starts from.
-      presets: of all points.
-      changes: of all points, in place of a variant's. In `train.init_from` stand
-        {attention} and {max_length} for the point's own.
+      presets: the presets of all points.
+      changes: settings of all points, which override a variant's. In `train.init_from`,
+        {attention} and {max_length} are replaced by the point's.
       num_seeds: seeds of each setting, the config's and the next.
       load: modules that the runs import.
 
@@ -122,7 +122,7 @@ def make_points(
                 load=load,
             )
             if seed == 0:  # further seeds differ in nothing that is checked
-                check_config(point.config)
+                build_experiment(point.config)  # It raises ConfigError.
         except ValueError as error:
             raise ConfigError(f"{file.strip(':')}: {error}") from error
         points.append(point)
@@ -142,24 +142,23 @@ def _make_point(
     *,
     file: str,
     presets: str,
-    variant: Changes,
-    changes: Changes,
+    variant: Settings,
+    changes: Settings,
     seed: int,
     load: Sequence[str],
 ) -> Point:
     """The point of a variant on a config file; `seed` is added to the config's."""
     path, _, file_presets = file.partition(":")
-    given_values = {**variant, **changes}
+    settings = {**variant, **changes}
     # The attention and the presets are words behind the name of the file.
-    attention = given_values.pop("attention.name", None)
+    attention = settings.pop("attention.name", None)
     stage = _join(file_presets, variant.get("presets"))
     config_file = f"{path}:{_join(presets, stage, attention)}"
-    values = _flag_values(given_values, read_settings(config_file), seed)
-    config = load_config(config_file, values, load)
+    flag_values = _flag_values(settings, read_settings(config_file), seed)
+    config = load_config(config_file, flag_values, load)
 
-    source_name = None
+    source = None
     stages = [stage]
-    named_keys = set(values)
     source_presets = variant.get("init_from")
     if source_presets:
         source = _make_point(
@@ -170,33 +169,54 @@ def _make_point(
             seed=seed,
             load=load,
         )
-        source_name = source.name
         stages.append(f"init_from_{source_presets}")
-        # Two runs may differ only in a setting that their sources alone have.
-        named_keys |= _flat_keys(source.config)
-        train = dataclasses.replace(config.train, init_from=source_name)
-        config = dataclasses.replace(config, train=train)
+        config = with_source(config, source.name)
 
-    # A key that only `changes` sets is part of no name.
-    named_keys &= variant.keys()
-    settings = {**given_values, **values}
-    named_settings = {key: settings[key] for key in settings if key in named_keys}
-    words = [f"--load={module}" for module in load]
-    words.append(f"--config={config_file}")
-    words.extend(f"--config.{key}={value}" for key, value in values.items())
+    flags = [f"--load={module}" for module in load]
+    flags.append(f"--config={config_file}")
+    flags.extend(f"--config.{key}={value}" for key, value in flag_values.items())
+    named_settings = _named_settings(settings, variant, flag_values, source)
     return Point(
         name=_make_name(config, stages, named_settings),
-        flags=tuple(words),
+        flags=tuple(flags),
         config=config,
-        source=source_name,
+        source=source.name if source else None,
     )
 
 
-def _flag_values(values: Changes, defaults: Changes, seed: int) -> dict[str, Any]:
+def with_source(config: Config, name: str) -> Config:
+    """The config with `train.init_from` set to the name of another point."""
+    train = dataclasses.replace(config.train, init_from=name)
+    return dataclasses.replace(config, train=train)
+
+
+def _named_settings(
+    settings: Settings, variant: Settings, flag_values: Settings, source: Point | None
+) -> dict[str, Any]:
+    """The settings in a point's name: set by its variant, and a key of its config.
+
+    A key that only the source has counts too: two points may differ in it alone. A key
+    that the variant does not set is in no name, since all points share its value.
+
+    Args:
+      settings: what the variant sets, and the sweep for all points.
+      variant: what the variant sets.
+      flag_values: the values of the point's flags, whose keys its config has.
+      source: the point that it starts from.
+    """
+    config_keys = set(flag_values)
+    if source:
+        config_keys |= _flat_keys(source.config)
+    named_keys = config_keys & variant.keys()
+    values = {**settings, **flag_values}
+    return {key: value for key, value in values.items() if key in named_keys}
+
+
+def _flag_values(settings: Settings, defaults: Settings, seed: int) -> dict[str, Any]:
     """The values of a point's flags: those whose key its config has, and its seed."""
-    flag_values = {key: value for key, value in values.items() if key in defaults}
+    flag_values = {key: value for key, value in settings.items() if key in defaults}
     if "train.init_from" in flag_values:
-        flag_values["train.init_from"] = _own_source(
+        flag_values["train.init_from"] = _fill_placeholders(
             flag_values["train.init_from"], {**defaults, **flag_values}
         )
     first_seed = int(flag_values.get("train.seed", defaults["train.seed"]))
@@ -204,8 +224,8 @@ def _flag_values(values: Changes, defaults: Changes, seed: int) -> dict[str, Any
     return flag_values
 
 
-def _own_source(folder: str, settings: Changes) -> str:
-    """The folder that a point starts from, as in "runs/{attention}-{max_length}"."""
+def _fill_placeholders(folder: str, settings: Settings) -> str:
+    """Puts a point's settings into a folder's name, as in "runs/{attention}"."""
     folder = folder.replace("{attention}", str(settings["attention.name"]))
     return folder.replace("{max_length}", str(settings["task.max_length"]))
 
@@ -221,15 +241,15 @@ def _join(*words: str | None) -> str:
     return ",".join(word for word in words if word)
 
 
-def _make_name(config: Config, stages: Iterable[str], settings: Changes) -> str:
+def _make_name(config: Config, stages: Iterable[str], settings: Settings) -> str:
     """The name of a point, as in "listops-nystrom-num_landmarks=16-seed0".
 
     Letters that a file system may refuse become "_".
 
     Args:
-      config: of the point.
+      config: the config of the point.
       stages: words between the attention and the settings; empty ones are left out.
-      settings: what the variant has changed.
+      settings: those that the name has.
     """
     parts = [config.task.name, config.attention.name]
     parts.extend(stage for stage in stages if stage)
@@ -239,20 +259,20 @@ def _make_name(config: Config, stages: Iterable[str], settings: Changes) -> str:
     return re.sub(r"[^\w.+=-]", "_", "-".join(parts))
 
 
-def merge(points: Iterable[Point]) -> list[Point]:
+def drop_duplicates(points: Iterable[Point]) -> list[Point]:
     """Leaves one point for each config, the first.
 
     Raises:
       ConfigError: if two points of different configs have one name.
     """
-    merged: dict[str, Point] = {}
+    points_by_name: dict[str, Point] = {}
     for point in points:
-        if any(point.config == other.config for other in merged.values()):
+        if any(point.config == other.config for other in points_by_name.values()):
             continue
-        if point.name in merged:
+        if point.name in points_by_name:
             raise ConfigError(
                 f"two runs of different settings would be named {point.name}: sweep "
                 "them apart, each in its own --workdir, or name the setting in --grid"
             )
-        merged[point.name] = point
-    return list(merged.values())
+        points_by_name[point.name] = point
+    return list(points_by_name.values())

@@ -17,15 +17,15 @@ ROOT = Path(__file__).parents[2]
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
-def source() -> dict[str, Any]:
-    """Returns where the numbers of this process come from.
+def collect() -> dict[str, Any]:
+    """Collects where the numbers of this process come from.
 
     Returns:
       command: the command line, as a shell takes it.
-      commit: of this checkout, as `commit` returns it.
+      commit: the commit of this checkout, as `commit` returns it.
       device: what computes, as `device` returns it.
-      versions: of Python and the libraries, and the flags of XLA, which change numbers
-        as another release does.
+      versions: those of Python and the libraries, and the flags of XLA, which change
+        numbers as a different release does.
     """
     versions = {"python": platform.python_version()}
     for library in LIBRARIES:

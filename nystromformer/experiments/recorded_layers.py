@@ -15,7 +15,7 @@ from flax import nnx
 from nystromformer.errors import ConfigError
 
 
-class Layer(NamedTuple):
+class AttentionInputs(NamedTuple):
     """The inputs of the attention of one layer.
 
     query, key, value: [B, L, N, H]; float32 as `record_qkv` gives them.
@@ -41,7 +41,9 @@ class Layer(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def record_qkv(graphdef: Any, weights: Any, tokens: Any, mask: Any) -> list[Layer]:
+def record_qkv(
+    graphdef: Any, weights: Any, tokens: Any, mask: Any
+) -> list[AttentionInputs]:
     """Runs an encoder without dropout, and returns the inputs of its attentions.
 
     While JAX traces this function, the attention of each block is replaced by one that
@@ -49,16 +51,16 @@ def record_qkv(graphdef: Any, weights: Any, tokens: Any, mask: Any) -> list[Laye
     caller's stays as it is.
 
     Args:
-      graphdef, weights: of an encoder, as `nnx.split` gives them.
+      graphdef, weights: the encoder, as `nnx.split` gives it.
       tokens: int [B, L].
       mask: bool [B, L], False in the padding.
 
     Raises:
       ConfigError: if the attention of a layer has no queries and keys.
     """
-    layers: list[Layer] = []
+    layers: list[AttentionInputs] = []
     encoder = nnx.merge(graphdef, weights)
-    encoder.remat = "none"  # else blocks would be traced apart from the list
+    encoder.remat = "none"  # otherwise blocks would be traced apart from the list
     for number, block in enumerate(encoder.blocks):
         if block.attention.num_projections == 1:
             raise ConfigError(
@@ -71,7 +73,7 @@ def record_qkv(graphdef: Any, weights: Any, tokens: Any, mask: Any) -> list[Laye
 
 
 def _make_recorder(
-    attention: Callable[..., jax.Array], layers: list[Layer]
+    attention: Callable[..., jax.Array], layers: list[AttentionInputs]
 ) -> Callable[..., jax.Array]:
     """The attention, which also appends its inputs to the layers."""
 
@@ -83,13 +85,13 @@ def _make_recorder(
         mask: jax.Array,
         **more: Any,
     ) -> jax.Array:
-        layer = Layer(
+        inputs = AttentionInputs(
             query=jnp.float32(query),
             key=jnp.float32(key),
             value=jnp.float32(value),
             mask=mask[:, 0, 0],
         )
-        layers.append(layer)
+        layers.append(inputs)
         return attention(query, key, value, mask=mask, **more)
 
     return attend

@@ -54,7 +54,7 @@ def run_training(
     A finished run is only read.
 
     Args:
-      experiment: what to train, checked by `check_config`.
+      experiment: what to train, as `build_experiment` returns it.
       workdir: the folder of the run, where no other process may train meanwhile.
       sequence_parallelism: devices that share one sequence.
 
@@ -62,8 +62,8 @@ def run_training(
       The content of result.json.
 
     Raises:
-      ConfigError: if config, data and devices do not fit, or the workdir is another
-        run's.
+      ConfigError: if config, data and devices do not fit, or the workdir belongs to a
+        different run.
     """
     check_workdir(workdir, experiment.config)
     is_finished = read_result(workdir) is not None
@@ -83,15 +83,16 @@ def _train(
     is_resumed = bool(saved_steps(workdir))
     source = None if is_resumed else load_source(experiment.config)
     mesh = make_run_mesh(experiment, sequence_parallelism)
-    # Other weights are refused before the data are prepared, which may take long. A
-    # vocabulary that is learnt from the data can be compared only after them.
+    # Weights that do not fit are refused before the data are prepared, which may take
+    # long. With "bpe", `load` learns the vocabulary, so that it can be compared only
+    # afterwards.
     learns_vocabulary = experiment.task.tokenizer == "bpe"
     init_weights = None
     if not learns_vocabulary:
-        init_weights = _start_from(source, experiment)
+        init_weights = _make_init_weights(source, experiment)
     experiment, splits, programs = load_and_compile(experiment, mesh)
     if learns_vocabulary:
-        init_weights = _start_from(source, experiment)
+        init_weights = _make_init_weights(source, experiment)
     data_sha256 = {name: split.content_hash for name, split in splits.items()}
     check_same_on_all_hosts(
         config=f"{workdir} {experiment.config}", data=str(data_sha256)
@@ -112,7 +113,7 @@ def _train(
     multihost_utils.sync_global_devices("opened the workdir")
     if source:
         trainer.run_state.init_from_sha256 = weights_sha256(source.weights)
-    made_by = provenance.source()
+    made_by = provenance.collect()
     trainer.run_state.sessions.append({"step": trainer.step, **made_by})
 
     fit_result = trainer.fit()
@@ -132,10 +133,13 @@ def _train(
     return result
 
 
-def _start_from(
+def _make_init_weights(
     source: TrainedRun | None, experiment: Experiment
 ) -> Callable[[Weights], Weights] | None:
-    """The function that makes the first weights of fresh ones; None leaves them."""
+    """Returns the function that puts the source's weights in place of fresh ones.
+
+    None if nothing is carried over.
+    """
     if source is None:
         return None
     carried = carry_over(source, experiment)

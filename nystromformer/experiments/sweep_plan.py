@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nystromformer.experiments.points import Point
+from nystromformer.experiments.points import Point, with_source
 from nystromformer.experiments.workdir import compared_settings, write_json
 from nystromformer.run_files import PLAN_FILE
 
@@ -19,7 +19,7 @@ def keep_planned_names(points: Sequence[Point], folder: Path) -> list[Point]:
 
     Args:
       points: those of this sweep, sources among them.
-      folder: of the sweep.
+      folder: the folder of the sweep.
 
     Returns:
       The points in the same order. Two of them have one name if the plan has given a
@@ -35,22 +35,17 @@ def keep_planned_names(points: Sequence[Point], folder: Path) -> list[Point]:
     renamed: dict[str, Point] = {}
     # A source has no source itself: it has its name before those that start from it.
     for point in sorted(points, key=lambda point: point.source is not None):
-        moved = point
+        new_point = point
         if point.source in renamed:
-            moved = _start_from(point, renamed[point.source].name)
-        key = _settings_key(moved.planned_config(folder))
+            source = renamed[point.source].name
+            config = with_source(point.config, source)
+            new_point = dataclasses.replace(point, config=config, source=source)
+        key = _settings_key(new_point.planned_config(folder))
         name = point.name
         if planned_settings.get(name) != key:
             name = planned_names.get(key, name)
-        renamed[point.name] = dataclasses.replace(moved, name=name)
+        renamed[point.name] = dataclasses.replace(new_point, name=name)
     return [renamed[point.name] for point in points]
-
-
-def _start_from(point: Point, source: str) -> Point:
-    """The point with a source of another name."""
-    train = dataclasses.replace(point.config.train, init_from=source)
-    config = dataclasses.replace(point.config, train=train)
-    return dataclasses.replace(point, config=config, source=source)
 
 
 def _settings_key(groups: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from lra_tasks.subwords import TOKENIZER_FILE
 from nystromformer.errors import CheckpointError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.model_inputs import prepare_inputs
-from nystromformer.experiments.recorded_layers import Layer, record_qkv
+from nystromformer.experiments.recorded_layers import AttentionInputs, record_qkv
 from nystromformer.experiments.workdir import read_config, read_result
 from nystromformer.factors import nystrom_rows, softmax_matrix
 from nystromformer.heads import MaskedLanguageModel
@@ -118,7 +118,7 @@ class TrainedRun:
 
         Raises:
           DataError: for a text that is not one of the task's.
-          ValueError: for inputs of another form, and for a run without classes.
+          ValueError: for inputs of a different form, and for a run without classes.
         """
         if isinstance(self.model, MaskedLanguageModel):
             raise ValueError(f"{self.config.objective.name} predicts no classes")
@@ -140,7 +140,7 @@ class TrainedRun:
         names = np.array(self.task.class_names)
         return Prediction(classes, probabilities, names[classes])
 
-    def layers(self, inputs: Any, lengths: Any = None) -> list[Layer]:
+    def layers(self, inputs: Any, lengths: Any = None) -> list[AttentionInputs]:
         """Returns the queries, keys and values of each layer, and its mask.
 
         Args:
@@ -214,7 +214,7 @@ def load_run(
     """Loads a run, finished or not, with its best weights.
 
     Args:
-      workdir: of scripts/train.py, a folder or gs://BUCKET/RUN.
+      workdir: the workdir of scripts/train.py, a folder or gs://BUCKET/RUN.
       source_dir: where the sources of its task are now; None is where they were.
 
     Raises:

@@ -51,8 +51,8 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
     """Chooses the weights of another run that an experiment begins with.
 
     All arrays of equal name and shape are carried over. Heads may be new or dropped,
-    and so may parameters of the attention, if it is another one. More positions repeat
-    the source's; fewer are its first ones. Rows of the source's embedding beyond the
+    and so may parameters of the attention, if it differs. More positions repeat the
+    source's; fewer are its first ones. Rows of the source's embedding beyond the
     experiment's vocabulary, such as the mask token's, are dropped. Prints what is
     carried over, new and dropped.
 
@@ -60,8 +60,7 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
       The weights by name.
 
     Raises:
-      ConfigError: for other tokens, or an encoder of another width, depth or
-        vocabulary.
+      ConfigError: if tokens, or the encoder's width, depth or vocabulary differ.
     """
     _check_same_meaning(source, experiment)
     source_arrays = leaves_by_name(source.weights)
@@ -105,7 +104,7 @@ def replace_weights(fresh: Weights, carried: dict[str, np.ndarray]) -> Weights:
 
 
 def _check_same_meaning(source: TrainedRun, experiment: Experiment) -> None:
-    """Raises ConfigError where weights of equal shapes mean something else."""
+    """Raises ConfigError where weights of equal shapes have different meanings."""
     folder = epath.Path(str(experiment.config.train.init_from))
     tokenizer_file = folder.expanduser() / TOKENIZER_FILE
     source_vocabulary = None
@@ -145,7 +144,7 @@ def _shape(arrays: dict[str, Any], name: str) -> list[int]:
 
 
 def _may_resize(name: str, source_shape: list[int], target_shape: list[int]) -> bool:
-    """Whether an array may have another number of rows than the source's."""
+    """Whether an array may have more or fewer rows than the source's."""
     if source_shape[1:] != target_shape[1:]:
         return False
     if name == POSITIONS:

@@ -122,7 +122,7 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
     both sources of `init_from` can be read, their weights must be equal.
 
     Raises:
-      ConfigError: if the folder holds something else, or a run of another config; the
+      ConfigError: if the folder holds no run, or a run of a different config; the
         message names the first key that differs.
     """
     if not (workdir / CONFIG_FILE).exists():
@@ -157,7 +157,7 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
 def _check_same_source(
     workdir: epath.Path, saved_config: Config, config: Config
 ) -> None:
-    """Raises ConfigError if `init_from` is another run of the same name."""
+    """Raises ConfigError if `init_from` is a different run of the same name."""
     saved_weights = _source_sha256(saved_config)
     weights = _source_sha256(config)
     if saved_weights and weights and saved_weights != weights:

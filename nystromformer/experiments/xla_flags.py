@@ -32,7 +32,7 @@ def add_no_fusions_flag(flags: str, jaxlib_version: str) -> str:
 
     Args:
       flags: the user's XLA_FLAGS: flags, or the path of a file with flags.
-      jaxlib_version: as in "0.10.2".
+      jaxlib_version: the version of jaxlib, as in "0.10.2".
     """
     if os.path.isfile(flags):
         flags = Path(flags).read_text()

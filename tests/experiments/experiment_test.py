@@ -9,7 +9,7 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import AUGMENTATIONS
 from nystromformer.experiments.cores import num_cores
-from nystromformer.experiments.experiment import Experiment, check_config
+from nystromformer.experiments.experiment import Experiment, build_experiment
 from nystromformer.experiments.objectives import (
     OBJECTIVES,
     ObjectiveSpec,
@@ -99,11 +99,11 @@ def test_experiment_shows_a_bug_in_an_objective_of_ones_own(monkeypatch):
         Experiment(make_config(objective__name="mine", objective__select="f1"))
 
 
-def test_check_config_wants_steps_or_epochs_and_not_both():
+def test_build_experiment_wants_steps_or_epochs_and_not_both():
     epochs = {"train__num_epochs": 2.0, "optimizer__warmup_steps": 1}
-    check_config(make_config(train__num_steps=0, **epochs))
+    build_experiment(make_config(train__num_steps=0, **epochs))
     with pytest.raises(ConfigError, match=r"give config\.train\.num_steps or num_ep"):
-        check_config(make_config(train__num_steps=9, **epochs))
+        build_experiment(make_config(train__num_steps=9, **epochs))
 
 
 def test_load_draws_pictures_on_all_cores_unless_told_otherwise(tmp_path, monkeypatch):

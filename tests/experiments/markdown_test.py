@@ -15,9 +15,9 @@ def test_make_table_shows_markup_as_text():
 
 
 def test_make_page_says_where_its_numbers_come_from():
-    source = {"command": "x.py", "commit": None, "versions": {"jax": "1", "b": "3"}}
+    made_by = {"command": "x.py", "commit": None, "versions": {"jax": "1", "b": "3"}}
     head = "- Command: `x.py`\n- Commit: None\n- Versions: jax 1, b 3"
-    assert make_page("Title", source, ["line", ""]) == f"# Title\n\n{head}\n\nline\n"
+    assert make_page("Title", made_by, ["line", ""]) == f"# Title\n\n{head}\n\nline\n"
 
 
 def test_check_folder_rejects_files_of_others(tmp_path):

@@ -7,8 +7,8 @@ import pytest
 from configs.plans import PLANS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.points import (
+    drop_duplicates,
     make_points,
-    merge,
     parse_grid,
 )
 from tests.commands import ROOT
@@ -55,10 +55,10 @@ def test_make_points_takes_the_attention_of_single_layers():
     assert [x.name for x in mixed.config.attentions()] == ["softmax", "nystrom"]
 
 
-def test_merge_keeps_one_point_of_equal_configs():
+def test_drop_duplicates_keeps_one_point_of_equal_configs():
     first = grid_points("attention.num_landmarks=4,6", "attention.name=nystrom,linear")
     second = grid_points("attention.name=nystrom,softmax")  # the preset has 6
-    assert names(merge([*first, *second])) == [
+    assert names(drop_duplicates([*first, *second])) == [
         "listops-nystrom-num_landmarks=4-seed0",
         "listops-linear-seed0",
         "listops-nystrom-num_landmarks=6-seed0",
@@ -66,16 +66,18 @@ def test_merge_keeps_one_point_of_equal_configs():
     ]
 
 
-def test_merge_rejects_two_settings_of_one_name():
+def test_drop_duplicates_rejects_two_settings_of_one_name():
     # The preset has other settings, which the name does not show.
     points = grid_points() + grid_points(presets="")
     with pytest.raises(ConfigError, match="would be named listops-nystrom-seed0: "):
-        merge(points)
+        drop_duplicates(points)
 
 
-def test_merge_keeps_fine_tuning_apart_from_that_of_a_pretrained_run():
+def test_drop_duplicates_keeps_fine_tuning_apart_from_that_of_a_pretrained_run():
     variants = PLANS["self_pretraining"]["variants"][:3]
-    points = merge(make_points([FILE], variants, presets="quick", num_seeds=2))
+    points = drop_duplicates(
+        make_points([FILE], variants, presets="quick", num_seeds=2)
+    )
     assert names(points)[:3] == [
         "listops-nystrom-pretrain-seed0",
         "listops-nystrom-finetune-seed0",
@@ -95,7 +97,7 @@ def test_make_points_starts_each_from_its_source_where_only_that_has_the_key():
         for variant in PLANS["self_pretraining"]["variants"][:3]
         for change in changes
     ]
-    points = merge(make_points([f"{FILE}:quick"], variants))
+    points = drop_duplicates(make_points([f"{FILE}:quick"], variants))
     points_by_name = {point.name: point for point in points}
     tuned_points = [point for point in points if point.source]
     assert len(points) == 5

@@ -8,19 +8,19 @@ import sys
 
 import jax
 
-from nystromformer.experiments.provenance import commit, source
+from nystromformer.experiments.provenance import collect, commit
 from tests.commands import ROOT
 
 
 def test_source_has_the_command_as_a_shell_takes_it(monkeypatch):
     argv = ["scripts/train.py", "--workdir=my runs/a", "--config.x='1'", "$HOME", "*"]
     monkeypatch.setattr(sys, "argv", argv)
-    assert shlex.split(source()["command"]) == ["python", *argv]
+    assert shlex.split(collect()["command"]) == ["python", *argv]
 
 
 def test_source_has_the_versions_of_what_computes(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
-    versions = source()["versions"]
+    versions = collect()["versions"]
     assert versions.pop("python") == platform.python_version()
     assert versions.pop("XLA_FLAGS") == "--xla_dump_to=here"
     assert versions == {x: importlib.metadata.version(x) for x in versions}
@@ -29,7 +29,7 @@ def test_source_has_the_versions_of_what_computes(monkeypatch):
 
 
 def test_source_has_the_device():
-    assert source()["device"].startswith(f"CPU {platform.machine()}, ")
+    assert collect()["device"].startswith(f"CPU {platform.machine()}, ")
 
 
 def test_commit_is_the_head_and_says_whether_files_differ():

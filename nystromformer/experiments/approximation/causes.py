@@ -13,9 +13,9 @@ The first step whose error is too large says what a head needs: another method, 
 landmarks, or another inverse. Errors are those of the output S V. The first two steps
 are the best for S itself, and so only nearly the best for the output.
 
-Beside these steps stand methods that draw something, with several draws: landmarks at
-random tokens; the standard Nyström method, which samples S after the softmax; and
-Performer with as many features.
+Beside these steps stand random methods, with several draws: landmarks at random tokens;
+the standard Nyström method, which samples S after the softmax; and Performer with as
+many features.
 """
 
 import functools
@@ -35,28 +35,28 @@ from nystromformer.experiments.approximation.measurements import (
     relative_error,
     relative_norm,
 )
-from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import nystrom_kernels, softmax_matrix, standard_nystrom
 from nystromformer.nystrom import iterative_pinv
 
-# Methods without chance, in the order of the steps. The last three are the inverses.
+# Deterministic methods, in the order of the steps. The last three are the inverses.
 BEST_RANK = "best rank"
 BEST_MIDDLE = "best middle matrix"
 NYSTROM = "nystrom"
 EXACT_INVERSE = "exact inverse"
 NO_INVERSE = "no inverse"
 STEPS = (BEST_RANK, BEST_MIDDLE, NYSTROM, EXACT_INVERSE, NO_INVERSE)
-# Methods that draw something.
+# Random methods, of which several draws are measured.
 RANDOM_LANDMARKS = "random landmarks"
 STANDARD = "standard Nyström"  # It samples landmarks after the softmax.
 STANDARD_ITERATED = "standard Nyström, iterated"
 PERFORMER = "performer"
-DRAWN = (RANDOM_LANDMARKS, STANDARD, STANDARD_ITERATED, PERFORMER)
+RANDOM_METHODS = (RANDOM_LANDMARKS, STANDARD, STANDARD_ITERATED, PERFORMER)
 # This suffix names the column of a method's spread: the largest error of its draws
 # over the smallest.
 SPREAD = ", spread"
-METHODS = (*STEPS, *DRAWN)
-HEAD = ["layer", "head", "num_landmarks"]
+METHODS = (*STEPS, *RANDOM_METHODS)
+INDEX_COLUMNS = ["layer", "head", "num_landmarks"]
 
 
 @functools.partial(jax.jit, static_argnames=("counts", "num_pinv_iters"))
@@ -75,10 +75,10 @@ def split_errors(
       query, key, value: [L, N, H], zero where the mask is False.
       mask: [L] bool, True = valid. More tokens must be valid than the largest count.
       counts: C numbers of landmarks M.
-      num_pinv_iters: of Z.
+      num_pinv_iters: iterations that compute Z.
 
     Returns:
-      Arrays [C, N] by name: for each method without chance ‖ŜV − SV‖ / ‖SV‖, and for Z
+      Arrays [C, N] by name: for each deterministic method ‖ŜV − SV‖ / ‖SV‖, and for Z
         inverse_error: ‖Z − A⁺‖ / ‖A⁺‖.
         inverse_residual: ‖A Z A − A‖ / ‖A‖, which is 0 for any generalised inverse.
       All norms are Frobenius'.
@@ -117,7 +117,7 @@ def split_errors(
 
 
 @functools.partial(jax.jit, static_argnames=("count", "num_pinv_iters"))
-def drawn_errors(
+def random_method_errors(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -127,13 +127,14 @@ def drawn_errors(
     count: int,
     num_pinv_iters: int = NUM_PINV_ITERS,
 ) -> dict[str, jax.Array]:
-    """Computes ‖ŜV − SV‖ / ‖SV‖ of the methods that draw something, for one draw.
+    """Computes ‖ŜV − SV‖ / ‖SV‖ of the random methods, for one draw.
 
     Args:
       query, key, value, mask: as for `split_errors`.
-      seed: of the landmarks and of Performer's features.
+      seed: the seed of the landmarks and of Performer's features.
       count: the number of landmarks, sampled tokens and features.
-      num_pinv_iters: of Z, and of the iterated inverse of the standard method.
+      num_pinv_iters: iterations that compute Z, and the iterated inverse of the
+        standard method.
 
     Returns:
       An array [N] by the name of the method.
@@ -173,7 +174,7 @@ def drawn_errors(
 
 
 def measure_causes(
-    layers: Sequence[Layer],
+    layers: Sequence[AttentionInputs],
     counts: Sequence[int],
     *,
     num_pinv_iters: int = NUM_PINV_ITERS,
@@ -185,48 +186,52 @@ def measure_causes(
     left out.
 
     Args:
-      layers: queries, keys and values, float64 where jax's are.
+      layers: the inputs of the attention of each layer.
       counts: numbers of landmarks.
-      num_pinv_iters: of Z.
-      num_draws: seeds of the methods that draw something.
+      num_pinv_iters: iterations that compute Z.
+      num_draws: draws of each random method.
 
     Returns:
-      A row for each layer, example, head, num_landmarks and method, and for the methods
-      of DRAWN for each draw, with its `error`. Rows of other methods have no `draw`;
+      A row for each layer, example, head, num_landmarks and method, and for the random
+      methods for each draw, with its `error`. Rows of other methods have no `draw`;
       those of "nystrom" alone have `inverse_error` and `inverse_residual`.
     """
     rows = []
-    for index, example, arrays in tqdm(list(_examples(layers)), disable=None):
+    for layer, example, arrays in tqdm(list(_examples(layers)), disable=None):
         mask = arrays[-1]
         smaller_counts = tuple(count for count in counts if count < mask.sum())
         if not smaller_counts:
             continue
 
-        row_key = {"layer": index, "example": example}
+        row_key = {"layer": layer, "example": example}
         errors = split_errors(
             *arrays, counts=smaller_counts, num_pinv_iters=num_pinv_iters
         )
         rows += _split_rows(row_key, smaller_counts, jax.device_get(errors))
         for count, draw in itertools.product(smaller_counts, range(num_draws)):
-            errors_of_draw = drawn_errors(
+            errors_of_draw = random_method_errors(
                 *arrays, draw, count=count, num_pinv_iters=num_pinv_iters
             )
-            rows += _drawn_rows(row_key, count, draw, jax.device_get(errors_of_draw))
+            rows += _random_method_rows(
+                row_key, count, draw, jax.device_get(errors_of_draw)
+            )
     return pd.DataFrame(rows)
 
 
-def _examples(layers: Sequence[Layer]) -> Iterator[tuple[int, int, list[np.ndarray]]]:
+def _examples(
+    layers: Sequence[AttentionInputs],
+) -> Iterator[tuple[int, int, list[np.ndarray]]]:
     """Layer, example, and its query, key, value [L, N, H] and mask [L]."""
-    for index, layer in enumerate(layers):
-        for example in range(len(layer.mask)):
-            yield index, example, layer.example(example)
+    for layer, inputs in enumerate(layers):
+        for example in range(len(inputs.mask)):
+            yield layer, example, inputs.example(example)
 
 
-def _drawn_rows(
+def _random_method_rows(
     row_key: dict[str, int], count: int, draw: int, errors: dict[str, np.ndarray]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of `drawn_errors`' arrays [N]."""
-    for method in DRAWN:
+    """The rows of `random_method_errors`' arrays [N]."""
+    for method in RANDOM_METHODS:
         for head, error in enumerate(errors[method]):
             yield {
                 **row_key,
@@ -258,17 +263,17 @@ def _split_rows(
 
 
 def spread_of_draws(errors: pd.DataFrame) -> pd.DataFrame:
-    """Compares the draws of each method that draws something.
+    """Compares the draws of each random method.
 
     Args:
-      errors: as in `measure_causes`.
+      errors: the rows of `measure_causes`.
 
     Returns:
       A row for each layer, head and number of landmarks, and a column for each method:
       the largest error of the draws over the smallest, the median over examples.
     """
-    draws = errors[errors["method"].isin(DRAWN)]
-    errors_of_draws: Any = draws.groupby([*HEAD, "method", "example"])["error"]
+    draws = errors[errors["method"].isin(RANDOM_METHODS)]
+    errors_of_draws: Any = draws.groupby([*INDEX_COLUMNS, "method", "example"])["error"]
     ratios = errors_of_draws.max() / errors_of_draws.min()
-    medians = ratios.groupby([*HEAD, "method"]).median().unstack()
+    medians = ratios.groupby([*INDEX_COLUMNS, "method"]).median().unstack()
     return medians.add_suffix(SPREAD)

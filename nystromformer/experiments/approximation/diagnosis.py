@@ -15,10 +15,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from nystromformer.experiments.approximation import causes
-from nystromformer.experiments.approximation.causes import HEAD
+from nystromformer.experiments.approximation.causes import INDEX_COLUMNS
 from nystromformer.experiments.approximation.measurements import NUM_PINV_ITERS
 from nystromformer.experiments.plotting import new_figure
-from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.validation import check_range
 
 Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each layer
@@ -35,11 +35,11 @@ class Diagnosis(NamedTuple):
 
     table: a row for each layer, head and number of landmarks. Its columns are the
       median error of each method; `inverse_error` and `inverse_residual` of the
-      iterated inverse; for methods that draw something the largest error of the draws
-      over the smallest, such as "performer, spread"; and `limited_by`. This is empty
-      where Nyström attention is within the tolerance. Else it is "rank" if the matrix
-      of rank M nearest to S is not, "landmarks" if F X B nearest to S is not, and
-      otherwise "inverse".
+      iterated inverse; for random methods the largest error of the draws over the
+      smallest, such as "performer, spread"; and `limited_by`. This is empty where
+      Nyström attention is within the tolerance. Where it is not, this is "rank" if the
+      matrix of rank M nearest to S is not either, "landmarks" if F X B nearest to S is
+      not, and otherwise "inverse".
     errors: the error of each method in each example and draw.
     figure: the error of Nyström attention by layer and head, a panel for each number of
       landmarks, with the first letter of what limits it.
@@ -85,7 +85,7 @@ def diagnose(
         than M.
     """
     layers = _make_layers(query, key, value, mask)
-    longest = max(int(layer.mask.sum(1).max()) for layer in layers)
+    longest = max(int(inputs.mask.sum(1).max()) for inputs in layers)
     numbers = sorted(np.atleast_1d(num_landmarks).tolist())
     if not numbers or numbers[0] < 1:
         raise ValueError(
@@ -111,8 +111,8 @@ def diagnose(
 
 def _make_layers(
     query: Arrays, key: Arrays, value: Arrays, mask: Arrays
-) -> list[Layer]:
-    """A Layer of arrays [B, L, N, H] for each of the given ones."""
+) -> list[AttentionInputs]:
+    """The inputs of each layer as arrays [B, L, N, H]."""
     num_arrays = sum(hasattr(array, "shape") for array in (query, key, value))
     if num_arrays == 3:
         query = [query]
@@ -150,15 +150,15 @@ def _make_layers(
                     f"mask must have a value for each token {tokens}, "
                     f"got {np.shape(mask)}"
                 )
-        layers.append(Layer(*arrays, mask=valid))
+        layers.append(AttentionInputs(*arrays, mask=valid))
     return layers
 
 
 def summarize(errors: pd.DataFrame, tolerance: float = TOLERANCE) -> pd.DataFrame:
     """Makes the table of a `Diagnosis`: medians over examples and draws."""
-    medians = errors.groupby([*HEAD, "method"])["error"].median()
+    medians = errors.groupby([*INDEX_COLUMNS, "method"])["error"].median()
     table: Any = medians.unstack()[list(causes.METHODS)]
-    inverse: Any = errors[errors["method"] == causes.NYSTROM].groupby(HEAD)
+    inverse: Any = errors[errors["method"] == causes.NYSTROM].groupby(INDEX_COLUMNS)
     table = table.join(inverse[["inverse_error", "inverse_residual"]].median())
     table = table.join(causes.spread_of_draws(errors))
 

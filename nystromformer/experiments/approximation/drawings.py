@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from nystromformer.experiments.approximation.measurements import Pictures
+from nystromformer.experiments.approximation.measurements import HeadMatrices
 from nystromformer.experiments.plotting import line_style, new_figure
 
 Frame = Any  # a pandas.DataFrame; its own types say too little
@@ -38,7 +38,7 @@ def draw_errors(rows: Frame, x: str) -> Figure:
     iterations, are drawn as a dashed line at their median.
 
     Args:
-      rows: of `measure_errors` or `measure_causes`.
+      rows: the rows of `measure_errors` or `measure_causes`.
       x: the column of the horizontal axis.
     """
     heads = list(rows.groupby(["layer", "head"]))
@@ -97,7 +97,7 @@ def draw_spectrum(rows: Frame) -> Figure:
     of 512.
 
     Args:
-      rows: of `measure_spectra`.
+      rows: the rows of `measure_spectra`.
     """
     curves = cumulative_spectra(rows)
     figure = new_figure(1, 2)
@@ -136,7 +136,7 @@ def cumulative_spectra(rows: Frame) -> Frame:
     """Sums the largest singular values, over the sum of all, by rank.
 
     Args:
-      rows: of `measure_spectra`.
+      rows: the rows of `measure_spectra`.
 
     Returns:
       A row for each layer and head, the median over sequences, and a column for each
@@ -152,20 +152,20 @@ def cumulative_spectra(rows: Frame) -> Frame:
     return by_example.groupby(["layer", "head"]).median()
 
 
-def draw_pictures(pictures: Pictures) -> Figure:
+def draw_pictures(matrices_of_head: HeadMatrices) -> Figure:
     """Draws a row of matrices for each head: the first, and others with their errors.
 
     Args:
-      pictures: (layer, head) -> title -> matrix.
+      matrices_of_head: (layer, head) -> title -> matrix.
     """
-    num_rows = len(pictures)
-    num_columns = len(next(iter(pictures.values())))
+    num_rows = len(matrices_of_head)
+    num_columns = len(next(iter(matrices_of_head.values())))
     width = WIDTH_OF_PICTURES / num_columns
     figure = new_figure(num_rows, num_columns)
     figure.set_size_inches(WIDTH_OF_PICTURES, (width + 0.15) * num_rows + 0.3)
     grid = np.array(figure.axes, object).reshape(num_rows, num_columns)
     for panels, ((layer, head), matrix_of_title) in zip(
-        grid, pictures.items(), strict=True
+        grid, matrices_of_head.items(), strict=True
     ):
         image = _draw_row(list(panels), list(matrix_of_title.values()))
         panels[0].set_ylabel(f"layer {layer}\nhead {head}", fontsize=FONT_SIZE)
@@ -173,7 +173,7 @@ def draw_pictures(pictures: Pictures) -> Figure:
         bar.ax.tick_params(labelsize=FONT_SIZE)
         bar.locator = MaxNLocator(2)
 
-    titles = next(iter(pictures.values()))
+    titles = next(iter(matrices_of_head.values()))
     for axes, title in zip(grid[0], titles, strict=True):
         axes.set_title(title.replace(" ", "\n"), fontsize=FONT_SIZE)
     return figure

@@ -18,12 +18,12 @@ import pandas as pd
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, make_attention
-from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import nystrom_kernels, softmax_matrix
 from nystromformer.landmarks import PINVS
 
 # (layer, head) -> name -> matrix
-Pictures = dict[tuple[int, int], dict[str, np.ndarray]]
+HeadMatrices = dict[tuple[int, int], dict[str, np.ndarray]]
 NUM_PINV_ITERS = 6  # of the iterative inverse, as in the paper
 
 
@@ -93,7 +93,7 @@ def baseline_errors(
       query, key, value, mask: as in `nystrom_errors`.
       attention: its name in ATTENTIONS.
       num_landmarks: its size, such as the number of rows or features.
-      seed: of its parameters.
+      seed: the seed of its parameters.
 
     Returns:
       error: as in `nystrom_errors`, [N].
@@ -121,8 +121,8 @@ def fresh_output(
     Args:
       query, key, value, mask: as in `nystrom_errors`.
       attention: its name in ATTENTIONS.
-      size: of its `size_option`, if it has one.
-      seed: of its parameters.
+      size: the value of its `size_option`, if it has one.
+      seed: the seed of its parameters.
     """
     length, num_heads, head_dim = query.shape
     size_option = ATTENTIONS[attention].size_option
@@ -163,12 +163,12 @@ def relative_norm(
 
 
 def measure_errors(
-    layers: Sequence[Layer], grid: Iterable[Mapping[str, Any]]
+    layers: Sequence[AttentionInputs], grid: Iterable[Mapping[str, Any]]
 ) -> pd.DataFrame:
     """Measures every head and every sequence of more tokens than landmarks.
 
     Args:
-      layers: of a model, as in `record_qkv`.
+      layers: the inputs of each layer's attention, as in `record_qkv`.
       grid: settings. `method` names one in the result. All other keys are arguments of
         `baseline_errors` if `attention` is among them, else of `nystrom_errors`;
         `num_landmarks` is always one.
@@ -181,21 +181,21 @@ def measure_errors(
     for setting in grid:
         options = {key: value for key, value in setting.items() if key != "method"}
         errors_of = baseline_errors if "attention" in options else nystrom_errors
-        for layer_number, layer in enumerate(layers):
-            is_longer = layer.mask.sum(1) > options["num_landmarks"]
+        for layer, inputs in enumerate(layers):
+            is_longer = inputs.mask.sum(1) > options["num_landmarks"]
             for example in np.flatnonzero(is_longer).tolist():
-                errors = jax.device_get(errors_of(*layer.example(example), **options))
+                errors = jax.device_get(errors_of(*inputs.example(example), **options))
                 for head, row in enumerate(pd.DataFrame(errors).to_dict("records")):
-                    row_key = {"layer": layer_number, "example": example, "head": head}
+                    row_key = {"layer": layer, "example": example, "head": head}
                     rows.append({**setting, **row_key, **row})
     return pd.DataFrame(rows)
 
 
-def measure_spectra(layers: Sequence[Layer]) -> pd.DataFrame:
+def measure_spectra(layers: Sequence[AttentionInputs]) -> pd.DataFrame:
     """Computes the singular values of S of each head and example.
 
     Args:
-      layers: of a model, as in `record_qkv`.
+      layers: the inputs of each layer's attention, as in `record_qkv`.
 
     Returns:
       A row for each singular value: `layer`, `head`, `example`, `index` from 1 for the
@@ -204,8 +204,8 @@ def measure_spectra(layers: Sequence[Layer]) -> pd.DataFrame:
     functions = {"exact": vmap_heads(softmax_matrix)}
     frames = []
     for example in range(len(layers[0].mask)):
-        pictures = compute_matrices(layers, example, functions)
-        for (layer, head), matrix_of_name in pictures.items():
+        matrices_of_head = compute_matrices(layers, example, functions)
+        for (layer, head), matrix_of_name in matrices_of_head.items():
             values = np.linalg.svd(matrix_of_name["exact"], compute_uv=False)
             frame = pd.DataFrame(
                 {
@@ -224,7 +224,7 @@ def vmap_heads(function: Callable[..., Any]) -> Callable[..., Any]:
     """Lifts a function of one head to all heads, and compiles it once.
 
     Args:
-      function: of query and key [L, H] and mask [L].
+      function: a function of query and key [L, H] and mask [L].
 
     Returns:
       A function of query and key [L, N, H] and mask [L].
@@ -233,12 +233,14 @@ def vmap_heads(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compute_matrices(
-    layers: Sequence[Layer], example: int, functions: Mapping[str, Callable[..., Any]]
-) -> Pictures:
+    layers: Sequence[AttentionInputs],
+    example: int,
+    functions: Mapping[str, Callable[..., Any]],
+) -> HeadMatrices:
     """Applies functions to every head of one example.
 
     Args:
-      layers: of a model, as in `record_qkv`.
+      layers: the inputs of each layer's attention, as in `record_qkv`.
       example: the number of the example.
       functions: name -> function, as `vmap_heads` gives it. Of a result [L, L] the rows
         and columns of valid tokens are kept.
@@ -246,12 +248,12 @@ def compute_matrices(
     Returns:
       (layer, head) -> name -> result.
     """
-    pictures: Pictures = {}
-    for layer_number, layer in enumerate(layers):
-        query, key, _, mask = layer.example(example)
+    matrices_of_head: HeadMatrices = {}
+    for layer, inputs in enumerate(layers):
+        query, key, _, mask = inputs.example(example)
         for name, function in functions.items():
             for head, matrix in enumerate(np.asarray(function(query, key, mask))):
                 if matrix.shape == (len(mask), len(mask)):
                     matrix = matrix[mask][:, mask]
-                pictures.setdefault((layer_number, head), {})[name] = matrix
-    return pictures
+                matrices_of_head.setdefault((layer, head), {})[name] = matrix
+    return matrices_of_head

@@ -12,7 +12,7 @@ from nystromformer.experiments.approximation.drawings import (
     draw_pictures,
     evenly_spaced,
 )
-from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import (
     nystrom_factors,
     nystrom_rows,
@@ -26,12 +26,12 @@ PICTURED_HEADS = 6
 
 
 def draw_matrices(
-    layers: Sequence[Layer], counts: Sequence[int], pictured_count: int
+    layers: Sequence[AttentionInputs], counts: Sequence[int], pictured_count: int
 ) -> dict[str, Figure]:
     """Draws heads of the first sequence, as the supplement does.
 
     Args:
-      layers: of the model.
+      layers: the inputs of each layer's attention.
       counts: numbers of landmarks in ascending order; "numbers" shows the last three.
       pictured_count: the number of landmarks in the other three figures.
 
@@ -88,13 +88,13 @@ def _variants(
 
 
 def _draw(
-    layers: Sequence[Layer], functions: Mapping[str, Callable[..., Any]]
+    layers: Sequence[AttentionInputs], functions: Mapping[str, Callable[..., Any]]
 ) -> Figure:
     """Draws what functions of a head give for some heads of the first sequence."""
     compiled = {
         title: measurements.vmap_heads(function)
         for title, function in functions.items()
     }
-    pictures = measurements.compute_matrices(layers, 0, compiled)
-    heads = evenly_spaced(list(pictures), PICTURED_HEADS)
-    return draw_pictures({head: pictures[head] for head in heads})
+    matrices_of_head = measurements.compute_matrices(layers, 0, compiled)
+    heads = evenly_spaced(list(matrices_of_head), PICTURED_HEADS)
+    return draw_pictures({head: matrices_of_head[head] for head in heads})

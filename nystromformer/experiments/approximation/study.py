@@ -20,7 +20,7 @@ from nystromformer.experiments.approximation.drawings import (
 )
 from nystromformer.experiments.approximation.pictures import LABELS, draw_matrices
 from nystromformer.experiments.approximation.study_page import write_page
-from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.experiments.trained_run import TrainedRun
 
 OWN_FILE = "landmarks.csv"  # every study has it
@@ -55,12 +55,12 @@ def write_study(
     markdown.check_folder(out, OWN_FILE)
     inputs, lengths = _longest_sequences(run, examples, data_dir)
     layers = run.layers(inputs, lengths)
-    max_length = int(max(layer.mask.sum(1).max() for layer in layers))
+    max_length = int(max(inputs.mask.sum(1).max() for inputs in layers))
     run_landmarks = own_landmarks(run.config)
     counts = choose_landmarks(landmarks, run_landmarks, max_length)
     pictured_count = _choose_pictured_count(run_landmarks, counts)
 
-    source = provenance.source()
+    made_by = provenance.collect()
     out.mkdir(parents=True, exist_ok=True)
     with jax.enable_x64(True):
         tables = measure_all(layers, counts)
@@ -79,7 +79,7 @@ def write_study(
         rows.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
     write_page(
         out,
-        source=source,
+        made_by=made_by,
         about=_about(run, num_layers=len(layers), num_sequences=len(inputs)),
         figures=figures,
         summary=summary,
@@ -170,11 +170,13 @@ def _choose_pictured_count(run_landmarks: int, counts: Sequence[int]) -> int:
     return max(count for count in counts if count <= limit)
 
 
-def measure_all(layers: Sequence[Layer], counts: Sequence[int]) -> dict[str, Frame]:
+def measure_all(
+    layers: Sequence[AttentionInputs], counts: Sequence[int]
+) -> dict[str, Frame]:
     """Measures errors by landmarks, iterations and causes, and the spectra of S.
 
     Args:
-      layers: of the model.
+      layers: the inputs of each layer's attention.
       counts: numbers of landmarks.
     """
     grids = {

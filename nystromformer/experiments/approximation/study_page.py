@@ -51,7 +51,7 @@ Medians over sequences and draws. × is the largest error of {num_draws} draws o
 smallest. Z is the inverse of six iterations; AZA = A for every generalised inverse.
 "Limited by" names the first of rank, landmarks and inverse that is over {tolerance}.
 """
-# Heading -> the column of `summarize`; those of methods that draw also have a spread.
+# Heading -> the column of `summarize`; those of random methods also have a spread.
 COLUMNS = {
     "best rank": causes.BEST_RANK,
     "best middle matrix": causes.BEST_MIDDLE,
@@ -70,7 +70,7 @@ COLUMNS = {
 def write_page(
     out: Path,
     *,
-    source: Mapping[str, Any],
+    made_by: Mapping[str, Any],
     about: str,
     figures: Mapping[str, Figure],
     summary: Frame,
@@ -81,12 +81,12 @@ def write_page(
 
     Args:
       out: the folder.
-      source: command, commit, device and versions.
+      made_by: command, commit, device and versions.
       about: the run and its inputs, in Markdown.
       figures: by their names in CAPTIONS.
-      summary: of the causes, as `summarize` makes it.
+      summary: the table of causes, as `summarize` makes it.
       pictured_count: the number of landmarks in the pictures of one number.
-      num_draws: of the methods that draw.
+      num_draws: draws of each random method.
     """
     numbers = {
         "count": pictured_count,
@@ -101,7 +101,7 @@ def write_page(
         lines.append(f"## {name.capitalize()}\n\n![{name}]({name}.png)\n\n{caption}\n")
     lines.append(f"## Table of causes\n\n{TABLE.format(**numbers)}")
     lines.extend(table_of_causes(summary))
-    (out / "README.md").write_text(markdown.make_page("Approximation", source, lines))
+    (out / "README.md").write_text(markdown.make_page("Approximation", made_by, lines))
 
 
 def table_of_causes(summary: Frame) -> list[str]:

@@ -1,6 +1,6 @@
 """The programs of attentions that are timed: forward, and with the gradient."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,11 +21,15 @@ from nystromformer.fused import can_fuse
 
 PASSES = ("forward", "forward+backward")
 
+# Makes another library's program to stand beside one of ours with the same inputs; None
+# where the library has no such program.
+MakeBaseline = Callable[[Program, Sequence[jax.Array]], Program | None]
+
 
 def attention_groups(
     specs: Sequence[AttentionSpec],
     lengths: Sequence[int],
-    torch_baselines: Any = None,
+    baselines: Sequence[MakeBaseline] = (),
     *,
     batch_size: int = 1,
     num_heads: int,
@@ -37,21 +41,22 @@ def attention_groups(
     Args:
       specs: the attentions.
       lengths: numbers of tokens.
-      torch_baselines: the module of that name, to measure PyTorch's attention, too; or
-        None.
-      batch_size, num_heads, head_dim, dtype: of query, key and value.
+      baselines: functions that make programs of other libraries.
+      batch_size, num_heads, head_dim, dtype: those of query, key and value.
     """
     for length in sorted(lengths):
         shape = (4, batch_size, length, num_heads, head_dim)
         inputs = list(jax.random.normal(jax.random.key(0), shape, dtype))
-        programs: list[Program] = []
+        our_programs: list[Program] = []
         for spec in specs:
-            programs.extend(attention_programs(spec, inputs))
-        baselines = [cudnn_baseline(x, inputs) for x in programs]
-        if torch_baselines is not None:
-            for program in programs:
-                baselines.append(torch_baselines.attention_baseline(program, inputs))
-        programs.extend(x for x in baselines if x is not None)
+            our_programs.extend(attention_programs(spec, inputs))
+
+        programs = list(our_programs)
+        for make_baseline in baselines:
+            for program in our_programs:
+                baseline = make_baseline(program, inputs)
+                if baseline is not None:
+                    programs.append(baseline)
         yield programs
 
 

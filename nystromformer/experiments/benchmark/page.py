@@ -45,7 +45,10 @@ NOTES = f"""\
 
 
 def write_benchmark(
-    groups: Iterable[list[Program]], out: Path, rounds: int, torch_baselines: Any = None
+    groups: Iterable[list[Program]],
+    out: Path,
+    rounds: int,
+    library_versions: Mapping[str, str] | None = None,
 ) -> None:
     """Measures groups of programs, and writes JSON, page and figure after each.
 
@@ -53,15 +56,14 @@ def write_benchmark(
       groups: programs that are measured in turns.
       out: the folder.
       rounds: how often each program is measured; 0 measures memory alone.
-      torch_baselines: the module of that name, if its programs are among them; or None.
+      library_versions: the versions of the other libraries that are measured.
 
     Raises:
       ConfigError: if the folder has other files.
     """
     markdown.check_folder(out, FILE)
-    source = provenance.source()
-    if torch_baselines is not None:
-        source["versions"] |= torch_baselines.VERSIONS
+    made_by = provenance.collect()
+    made_by["versions"] |= library_versions or {}
     rows: list[dict[str, Any]] = []
     has_time = rounds > 0
     for programs in groups:
@@ -72,11 +74,11 @@ def write_benchmark(
         print("\n".join(make_tables(new_rows, has_time)), flush=True)
         rows.extend(new_rows)
         # Before the figures: a folder that has this file may be written again.
-        write_text(out / FILE, json.dumps({**source, "rows": rows}, indent=1))
+        write_text(out / FILE, json.dumps({**made_by, "rows": rows}, indent=1))
         lines = [*make_tables(rows, has_time), NOTES]
         if not _is_of_tasks(rows):
             lines = [*_save_figures(rows, out, has_time), *lines]
-        write_text(out / PAGE, markdown.make_page("Benchmark", source, lines))
+        write_text(out / PAGE, markdown.make_page("Benchmark", made_by, lines))
 
 
 def _save_figures(rows: Sequence[Row], out: Path, has_time: bool) -> list[str]:

@@ -86,8 +86,8 @@ def parse_attention(label: str, changes: Sequence[str] = ()) -> AttentionSpec:
       changes: ATTENTION.OPTION=VALUE, each for that attention alone.
 
     Raises:
-      ConfigError: for an unknown name or option, a value of another type, and a change
-        of the size that the label names: its row would have the name of another.
+      ConfigError: for an unknown name or option, a value of a different type, and a
+        change of the size that the label names: its row would have a wrong name.
     """
     name_and_size, *label_changes = label.split(",")
     name = name_and_size
@@ -160,7 +160,7 @@ def name_row(label: str, options: Mapping[str, Any]) -> str:
     """Names a row, as in "nystrom-64, pinv=exact + convolution of 35".
 
     Args:
-      label: of an AttentionSpec.
+      label: the label of an AttentionSpec.
       options: all options with which it is measured.
     """
     parts = [x for x in label.split(",") if not x.startswith("conv_kernel_size=")]

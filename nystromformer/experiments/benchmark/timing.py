@@ -71,7 +71,7 @@ def _is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def wait_on_cpu(result: Any) -> None:
-    """Waits for the end of a call on a CPU, which else runs several side by side."""
+    """On a CPU, waits for a call to end; otherwise JAX runs several at once."""
     if jax.default_backend() == "cpu":
         jax.block_until_ready(result)
 
@@ -86,8 +86,8 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
     Returns:
       A row for each program:
         key, peak_bytes: the program's.
-        seconds: of one step, in each round; empty without rounds, or if the memory is
-          too small.
+        seconds: the time of one step in each round; empty without rounds, or if the
+          memory is too small.
 
     Raises:
       ConfigError: if the check of a program fails.
@@ -146,15 +146,16 @@ def sample_in_turns(
         run(num_calls)
         return (now() - start) / num_calls
 
-    num_calls = []
+    calls_per_sample = []
     for run in runs:
         seconds = max(seconds_per_call(run, 1), 1e-6)
-        num_calls.append(1 + int(MIN_SECONDS / seconds))
+        calls_per_sample.append(1 + int(MIN_SECONDS / seconds))
 
     samples: list[list[float]] = [[] for _ in runs]
     for first in range(rounds):
         for index in np.roll(range(len(runs)), -first):
-            samples[index].append(seconds_per_call(runs[index], num_calls[index]))
+            seconds = seconds_per_call(runs[index], calls_per_sample[index])
+            samples[index].append(seconds)
     return samples
 
 

@@ -62,7 +62,7 @@ def train_baseline(
 
     Args:
       program: the program of ours beside which it stands.
-      config: of this program.
+      config: the config of this program.
       data: its batches.
 
     Returns:

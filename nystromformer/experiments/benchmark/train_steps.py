@@ -1,7 +1,7 @@
 """The benchmark's programs of whole train steps, with the presets of the tasks."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from lra_tasks.split import NO_LABEL, Split
 from lra_tasks.task import Task
+from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.specs import AttentionSpec, name_row
 from nystromformer.experiments.benchmark.timing import (
@@ -18,19 +19,23 @@ from nystromformer.experiments.benchmark.timing import (
     wait_on_cpu,
 )
 from nystromformer.experiments.config_file import load_config
-from nystromformer.experiments.experiment import Experiment, check_config
+from nystromformer.experiments.experiment import Experiment, build_experiment
 from nystromformer.training.data import Chunk, DeviceRows, HostSplit
 from nystromformer.training.step import Finite, State
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 STEPS = 4  # in one run
 
+# Makes another library's program to stand beside one of ours with the same config and
+# data; None where the library has no such program.
+MakeBaseline = Callable[[Program, Config, DeviceRows], Program | None]
+
 
 def step_groups(
     specs: Sequence[AttentionSpec],
     tasks: Sequence[str],
     part_counts: Sequence[int],
-    torch_baselines: Any = None,
+    make_baseline: MakeBaseline | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> Iterator[list[Program]]:
     """Yields the programs of each task; all configs are checked before the first.
@@ -40,8 +45,7 @@ def step_groups(
       tasks: names of config files, of which the paper preset is taken.
       part_counts: into how many parts a batch is divided. Each number is measured, with
         as many length buckets as parts.
-      torch_baselines: the module of that name, to measure PyTorch's steps, too; or
-        None.
+      make_baseline: makes programs of another library; None measures ours alone.
       changes: values by flat keys, as in "train.batch_size"; None changes nothing.
     """
     groups: dict[str, dict[str, Experiment]] = {task: {} for task in tasks}
@@ -59,10 +63,8 @@ def step_groups(
         for label, experiment in experiments.items():
             program = train_program(label, experiment, data)
             programs.append(program)
-            if torch_baselines is not None:
-                baseline = torch_baselines.train_baseline(
-                    program, experiment.config, data
-                )
+            if make_baseline is not None:
+                baseline = make_baseline(program, experiment.config, data)
                 if baseline is not None:
                     programs.append(baseline)
         yield programs
@@ -76,7 +78,7 @@ def make_experiment(
     Args:
       task: the name of a config file.
       spec: the attention; options that it does not change are those of the preset.
-      num_parts: of a batch, and the number of length buckets.
+      num_parts: the number of parts of a batch, and of length buckets.
       changes: values by flat keys; None leaves that of the preset.
     """
     values: dict[str, Any] = {
@@ -87,7 +89,7 @@ def make_experiment(
             values[key] = value
     values["train.grad_accum_steps"] = num_parts
     values["train.length_buckets"] = num_parts
-    return check_config(load_config(f"{CONFIGS}/{task}.py:{spec.name}", values))
+    return build_experiment(load_config(f"{CONFIGS}/{task}.py:{spec.name}", values))
 
 
 def synthetic_examples(task: Task, batch_size: int) -> DeviceRows:
@@ -124,7 +126,7 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
     """Returns STEPS train steps in one compiled loop, as training takes them.
 
     Args:
-      label: of the attention.
+      label: the name of the attention's row.
       experiment: what is trained.
       data: STEPS batches.
     """

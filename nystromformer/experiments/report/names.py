@@ -100,6 +100,10 @@ def _format_setting(key: str, value: Any) -> str:
     return PHRASES.get(key, f"{option} {{}}").format(value)
 
 
+def _is_of_attention(key: str) -> bool:
+    return key.startswith("attention.")
+
+
 def _is_of_task(key: str) -> bool:
     return key.startswith("task.")
 
@@ -120,39 +124,65 @@ def _choose_settings(frame: Any, texts: Any) -> Any:
       frame: the runs, as in `name_runs`.
       texts: their settings, a column each, as texts, so that lists can be compared.
     """
-    task_and_preset = [frame["task"], texts["preset"]]
-    kind = [frame["task"], frame["attention"], texts["preset"]]
-    attention_options = [key for key in texts if key.startswith("attention.")]
-    other_settings = [key for key in texts if not key.startswith("attention.")]
-    task_options = [key for key in texts if _is_of_task(key)]
-    is_named = _has_several_values(texts, kind)
-
-    # A setting that the command line left alone is NaN, which counts as a value here,
-    # as `str` makes a text of it.
+    preset = texts["preset"]
+    settings = texts.drop(columns="preset")  # The last rule alone is about the preset.
+    task = frame["task"]
+    attention = frame["attention"]
+    kind = [task, attention, preset]
     overrides: Any = pd.DataFrame(list(frame["overrides"]))
-    overrides = overrides.reindex(columns=texts.columns)
-    is_uneven = _has_several_values(overrides.map(str), frame["task"])
-    is_uneven &= overrides.notna()
-    # `groupby` has left the column preset out of is_named; `|` adds it, `|=` would not.
-    is_named = is_named | is_uneven.groupby(kind).transform("any")
+    overrides = overrides.reindex(columns=settings.columns)
 
-    # What the command line set has been compared above. Here it is NaN, which does not
-    # count as a value.
-    is_from_file = overrides.isna() & (texts != MISSING)
-    is_from_file = is_from_file.mul(frame["has_overrides"], axis=0)
-    file_texts = texts.where(is_from_file)[other_settings]
-    is_named[other_settings] |= _has_several_values(file_texts, task_and_preset)
+    is_named = _has_several_values(settings, kind)
+    is_named |= _is_overridden_unevenly(overrides, task, kind)
+    is_named |= _differs_between_files(
+        settings, overrides, frame["has_overrides"], [task, preset]
+    )
 
-    # An option of an attention that is named in one task is named in all tasks.
-    is_named[attention_options] = (
-        is_named[attention_options].groupby(frame["attention"]).transform("any")
-    )
-    # An option of a task that is named for one attention is named for all of a preset.
-    is_named[task_options] = (
-        is_named[task_options].groupby(task_and_preset).transform("any")
-    )
-    is_named["preset"] = texts["preset"].nunique() > 1
-    return is_named
+    attention_options = [key for key in settings if _is_of_attention(key)]
+    by_attention = is_named[attention_options].groupby(attention)
+    is_named[attention_options] = by_attention.transform("any")
+    task_options = [key for key in settings if _is_of_task(key)]
+    by_task = is_named[task_options].groupby([task, preset])
+    is_named[task_options] = by_task.transform("any")
+    return is_named.assign(preset=preset.nunique() > 1)
+
+
+def _is_overridden_unevenly(overrides: Any, task: Any, kind: Any) -> Any:
+    """Which settings the command line changed in some runs of a task only.
+
+    Args:
+      overrides: a column for each setting, NaN where the command line left it alone.
+      task: the task of each run.
+      kind: the columns of task, attention and preset. A setting that was changed in one
+        run of a kind is named in all of them.
+
+    Returns:
+      bool [runs, settings].
+    """
+    # As a text, NaN is a value that differs from those of the command line.
+    is_uneven = _has_several_values(overrides.map(str), task) & overrides.notna()
+    return is_uneven.groupby(kind).transform("any")
+
+
+def _differs_between_files(
+    settings: Any, overrides: Any, has_overrides: Any, groups: Any
+) -> Any:
+    """Which settings outside the attention differ between the config files of a group.
+
+    Args:
+      settings: a column for each setting, as a text.
+      overrides: as for `_is_overridden_unevenly`.
+      has_overrides: whether it is known what the command line changed in each run.
+      groups: the columns that name a run's group, as `groupby` takes them.
+
+    Returns:
+      bool [runs, settings].
+    """
+    is_from_file = overrides.isna() & (settings != MISSING)
+    is_from_file = is_from_file.mul(has_overrides, axis=0)
+    differs = _has_several_values(settings.where(is_from_file), groups)
+    differs[[key for key in settings if _is_of_attention(key)]] = False
+    return differs
 
 
 def _has_several_values(values: Any, groups: Any) -> Any:

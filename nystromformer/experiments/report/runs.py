@@ -124,7 +124,7 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         task, objective, attention, seed: a set of GLUE counts as a task.
         settings: the config, flat, as in "train.seed"; of `source_dir` the last part.
         presets: the words of the config, as in "quick,mrpc".
-        overrides: what the command line changed in them.
+        overrides: the values that the command line set, by flat keys.
         has_overrides: whether config.json records this.
         num_steps: how long it trains; 0 of a planned run that counts epochs.
         test_data: the sha256 of the test split, if it is known.
@@ -203,9 +203,9 @@ def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     `preset` loses the set of GLUE, which is a task of its own. It is "paper" if nothing
     else is left, and None if the config names no preset. `task.source_dir` becomes the
-    last part of the path, since the same folder may have another place. Where epochs
-    are counted, the steps are left out: a run that has begun knows them, and one that
-    is planned does not.
+    last part of the path, since the same folder may have moved. Where epochs are
+    counted, the steps are left out: a run that has begun knows them, and one that is
+    planned does not.
     """
     groups = {key: value for key, value in config.items() if key != "overrides"}
     presets = config["preset"]

@@ -7,7 +7,7 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.experiments.approximation import causes
-from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.landmarks import random_positions
 from tests import paper
 
@@ -25,7 +25,7 @@ def make_layer(seed):
     mask = np.arange(L) < np.array(LENGTHS)[:, None]
     for array in (query, key, value):
         array[~mask] = np.nan
-    return Layer(query, key, value, mask=mask)
+    return AttentionInputs(query, key, value, mask=mask)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def exact_inverse(a):
 
 
 def fixed_approximations(query, key, num_landmarks):
-    """The matrices of the methods without chance."""
+    """The matrices of the deterministic methods."""
     matrix = softmax_matrix(query, key)
     u, s, vt = np.linalg.svd(matrix)
     s[num_landmarks:] = 0
@@ -96,8 +96,8 @@ def fixed_approximations(query, key, num_landmarks):
     }
 
 
-def test_methods_without_chance_have_numpys_errors(layers, errors):
-    rows = errors[~errors["method"].isin(causes.DRAWN)]
+def test_deterministic_methods_have_numpys_errors(layers, errors):
+    rows = errors[~errors["method"].isin(causes.RANDOM_METHODS)]
     for row in rows.itertuples():
         query, key, value = head_of(layers, row)
         matrix = softmax_matrix(query, key)
@@ -129,7 +129,7 @@ def drawn_approximation(method, query, key, tokens):
 
 
 def test_methods_that_draw_tokens_follow_the_seed(layers, errors):
-    methods = set(causes.DRAWN) - {causes.PERFORMER}
+    methods = set(causes.RANDOM_METHODS) - {causes.PERFORMER}
     rows = errors[errors["method"].isin(methods)]
     for row in rows.itertuples():
         query, key, value = head_of(layers, row)
@@ -166,7 +166,7 @@ def test_performer_has_the_features_of_the_seed(layers, errors):
 def test_spread_is_the_largest_error_of_the_draws_over_the_smallest(errors):
     spreads = causes.spread_of_draws(errors)
     head_errors = errors.query("layer == 1 and head == 0 and num_landmarks == 3")
-    for method in causes.DRAWN:
+    for method in causes.RANDOM_METHODS:
         method_errors = head_errors[head_errors["method"] == method]
         draws = method_errors.pivot(index="example", columns="draw", values="error")
         assert draws.shape == (3, 2)

@@ -15,7 +15,7 @@ from nystromformer.experiments.approximation.measurements import (
     measure_spectra,
     vmap_heads,
 )
-from nystromformer.experiments.recorded_layers import Layer, record_qkv
+from nystromformer.experiments.recorded_layers import AttentionInputs, record_qkv
 from nystromformer.factors import nystrom_rows, softmax_matrix
 from tests import paper
 from tests.tolerance import TOLERANCE, relative_error
@@ -35,7 +35,7 @@ def make_layer(scale=1.0, seed=0):
     mask = np.arange(L) < np.array(LENGTHS)[:, None]
     for array in (query, key, value):
         array[~mask] = np.nan
-    return Layer(query, key, value, mask=mask)
+    return AttentionInputs(query, key, value, mask=mask)
 
 
 @pytest.fixture
@@ -161,16 +161,16 @@ def test_compute_matrices_are_of_each_head_and_its_valid_tokens(float64):
         "exact": vmap_heads(softmax_matrix),
     }
 
-    pictures = compute_matrices([layer], 1, functions)
+    matrices_of_head = compute_matrices([layer], 1, functions)
 
-    assert list(pictures) == [(0, head) for head in range(N)]
-    for (_, head), picture in pictures.items():
-        assert list(picture) == ["nystrom", "exact"]
+    assert list(matrices_of_head) == [(0, head) for head in range(N)]
+    for (_, head), matrices in matrices_of_head.items():
+        assert list(matrices) == ["nystrom", "exact"]
         query, key, _ = valid_tokens(layer, 1, head)
-        np.testing.assert_allclose(picture["exact"], softmax(query, key), atol=1e-12)
+        np.testing.assert_allclose(matrices["exact"], softmax(query, key), atol=1e-12)
         f, a, b = kernels(query, key, 4)
         expected = f @ paper.pinv(a, 6) @ b
-        np.testing.assert_allclose(picture["nystrom"], expected, atol=1e-10)
+        np.testing.assert_allclose(matrices["nystrom"], expected, atol=1e-10)
 
 
 def make_encoder(attention, remat="none", **options):

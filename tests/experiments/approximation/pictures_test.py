@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from nystromformer.experiments.approximation.pictures import draw_matrices
-from nystromformer.experiments.recorded_layers import Layer
+from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.landmarks import random_positions
 from tests import paper
 
@@ -24,7 +24,7 @@ def head():
 @pytest.fixture(scope="module")
 def figures(head):
     query, key = head[:, None, :, None]
-    layer = Layer(query, key, value=key, mask=np.ones((1, L), bool))
+    layer = AttentionInputs(query, key, value=key, mask=np.ones((1, L), bool))
     with jax.enable_x64(True):
         return draw_matrices([layer], counts=[M], pictured_count=M)
 

@@ -8,9 +8,9 @@ from nystromformer.experiments.approximation.study_page import table_of_causes
 
 def test_table_of_causes_has_errors_spreads_and_what_limits():
     row = {method: 0.1 * i for i, method in enumerate(causes.METHODS, 1)}
-    row |= {method + causes.SPREAD: 1.5 for method in causes.DRAWN}
+    row |= {method + causes.SPREAD: 1.5 for method in causes.RANDOM_METHODS}
     row |= {"inverse_error": 12.34, "inverse_residual": 0.056, "limited_by": "rank"}
-    index = pd.MultiIndex.from_tuples([(2, 1, 16)], names=causes.HEAD)
+    index = pd.MultiIndex.from_tuples([(2, 1, 16)], names=causes.INDEX_COLUMNS)
     header, _, line = table_of_causes(pd.DataFrame([row], index=index))
 
     cells = dict(zip(header.split(" | "), line.split(" | "), strict=True))

@@ -20,6 +20,7 @@ from nystromformer.experiments.benchmark.specs import (
     WholeSoftmaxAttention,
     parse_attention,
 )
+from nystromformer.experiments.benchmark.timing import Program
 from tests.tolerance import TOLERANCE, relative_error
 
 
@@ -82,6 +83,35 @@ def test_attention_groups_time_what_their_keys_say():
             assert array.dtype == dtype
         num_bytes[dtype] = forward.peak_bytes
     assert num_bytes["bfloat16"] < num_bytes["float32"]
+
+
+def test_attention_groups_end_with_the_baselines_of_our_programs():
+    inputs_of_baseline = []
+
+    def library(name, what):
+        def make_baseline(program, inputs):
+            if program.key["what"] != what:
+                return None
+            inputs_of_baseline.append(inputs)
+            key = {**program.key, "attention": f"{name} {program.key['attention']}"}
+            return Program(key=key, run=program.run)
+
+        return make_baseline
+
+    specs = [parse_attention("linear"), parse_attention("softmax")]
+    (group,) = attention_groups(
+        specs,
+        [16],
+        [library("a", "forward"), library("b", "forward+backward")],
+        num_heads=2,
+        head_dim=5,
+    )
+
+    labels = [program.key["attention"] for program in group]
+    ours = ["linear", "linear", "softmax", "softmax"]
+    assert labels == [*ours, "a linear", "a softmax", "b linear", "b softmax"]
+    for inputs in inputs_of_baseline:
+        assert [array.shape for array in inputs] == [(1, 16, 2, 5)] * 4
 
 
 def memory_growth(label, length, longer_length, head_dim):
