@@ -7,12 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.landmarks import (
-    KMEANS_STEPS,
-    LANDMARKS,
-    kmeans,
-    random_positions,
-)
+from nystromformer.landmarks import LANDMARKS, kmeans, random_positions
 from tests import paper
 from tests.attention.cases import normal, one_head
 from tests.tolerance import TOLERANCE, relative_error
@@ -83,7 +78,7 @@ def test_kmeans_is_lloyds_algorithm_from_the_segment_means():
     for scale, mask in zip((0.1, 1.0, 4.0), MASKS.values(), strict=True):
         x = normal(3, S, H, scale=scale)
         start = paper.segment_means(x, list(np.flatnonzero(mask)), M)
-        expected = paper.lloyd(x[mask], start, KMEANS_STEPS)
+        expected = paper.lloyd(x[mask], start, num_steps=3)
         assert relative_error(start, expected) > 0.1
         with jax.enable_x64(True):
             valid_rows = np.where(mask[:, None], x, 0)
@@ -99,7 +94,7 @@ def numpy_landmarks(choice, *arrays):
     for x in arrays:
         means = paper.segment_means(x, list(range(S)), M)
         if choice == "kmeans":
-            means = paper.lloyd(x, means, KMEANS_STEPS)
+            means = paper.lloyd(x, means, num_steps=3)
         landmarks.append(means)
     return landmarks
 

@@ -3,10 +3,17 @@
 Each table has every key that its preset changes: a change that is not in it fails.
 """
 
+import functools
+import json
+
 import pytest
+from flax.traverse_util import flatten_dict
 
 from configs.defaults import attention, optimizer, train
+from nystromformer.attention import ATTENTIONS
+from nystromformer.run_files import CONFIG_FILE, SETTINGS_WITHOUT_EFFECT
 from tests.bert_presets_test import BERT_QUICK
+from tests.commands import ROOT
 from tests.presets import check_settings, flat
 
 # Nobody has published these; README.md and results/ have the numbers of their runs.
@@ -118,7 +125,7 @@ OTHER_ATTENTIONS = {
 
 
 @pytest.mark.parametrize("task", QUICK)
-def test_quick_is_what_the_results_were_trained_with(task):
+def test_quick_changes_the_settings_of_its_table_alone(task):
     check_settings(task, "quick", QUICK[task])
 
 
@@ -127,6 +134,29 @@ def test_quick_makes_short_sequences_long_for_every_attention(task):
     for path, value in OTHER_ATTENTIONS[task].items():
         name, _, option = path.partition(".")
         assert flat(task, f"{name},quick")[f"attention.{option}"] == value
+
+
+settings_of = functools.cache(flat)
+
+
+@pytest.mark.parametrize("folder", ["listops_short", "quick_tasks", "recall"])
+def test_presets_have_the_settings_of_recorded_runs(folder):
+    """A setting that a record does not have is newer than the record."""
+    files = sorted((ROOT / "results" / folder).rglob(CONFIG_FILE))
+    assert files
+    for file in files:
+        record = json.loads(file.read_text())
+        task_name = record["task"]["name"]
+        attention_name = record["attention"]["name"]
+        if attention_name not in ATTENTIONS:
+            continue  # It is the one of examples/custom.py.
+
+        overrides = record.pop("overrides")
+        settings = settings_of(task_name, f"{attention_name},{record['preset']}")
+        expected = settings | overrides
+        for key, value in flatten_dict(record, sep=".").items():
+            if key not in SETTINGS_WITHOUT_EFFECT:
+                assert expected[key] == value, f"{key} of {file}"
 
 
 RECALL = {

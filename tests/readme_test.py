@@ -1,6 +1,7 @@
-"""What the README, the pages in docs/ and the results say, run."""
+"""What the README, the pages in docs/ and the results say: run, or read in records."""
 
 import importlib
+import json
 import os
 import re
 import shlex
@@ -27,6 +28,8 @@ PAGES = [
 ]
 SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"^(?:    )?(python scripts/.*|make .*)$", re.MULTILINE)
+# In a code span, or at the beginning of a command.
+TARGET = re.compile(r"(?:`|^ {4})make ([a-z-]+)", re.MULTILINE)
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 LISTOPS = listops.get_config()
 
@@ -183,9 +186,7 @@ def check_arguments(arguments: list[str], help_text: str) -> None:
 def test_pages_name_targets_and_files_that_are_there(page):
     text = page.read_text()
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(
-        r"`?make (train|paper|speed|gpu-check|test[a-z-]*|lint)\b", text
-    ):
+    for target in TARGET.findall(text):
         assert f"\n{target}:" in makefile, target
     for path in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (page.parent / path).exists(), path
@@ -198,3 +199,55 @@ def test_readme_map_names_files_that_are_there():
     assert len(names) >= 8
     for name in names:
         assert (ROOT / name).exists(), name
+
+
+# The rows of README's first table that are not called by the name of the attention.
+ROW_NAMES = {
+    ("identity", None): "identity (no attention)",
+    ("nystrom", 0): "nystrom without its convolution of V",
+}
+
+
+def read_quick_records(column: str) -> dict[str, list[float]]:
+    """The test accuracies in % of results/quick_tasks by the row of README's table.
+
+    Args:
+      column: the task, with a capital letter.
+
+    Returns:
+      The name of each row and the accuracies of its seeds in order. The floor's row has
+      the best floor.
+    """
+    rows: dict[str, list[float]] = {}
+    records = ROOT / "results/quick_tasks/records"
+    # The names end in the seed.
+    for folder in sorted(records.glob(f"{column.lower()}-*")):
+        result = json.loads((folder / "result.json").read_text())
+        options = json.loads((folder / "config.json").read_text())["attention"]
+        name = options["name"]
+        row = ROW_NAMES.get((name, options.get("conv_kernel_size")), name)
+        rows.setdefault(row, []).append(100 * result["test_accuracy"])
+        rows["best floor, a fixed rule"] = [100 * max(result["floors"].values())]
+    return rows
+
+
+@pytest.mark.parametrize("column", ["Text", "Retrieval", "Image"])
+def test_readme_has_the_accuracies_of_the_quick_records(column):
+    """Each cell is a mean and a deviation over three seeds, or each seed, or a dash."""
+    _, after = README.read_text().split("**In minutes on a CPU core**")
+    lines = re.findall(r"^\|(.*)\|$", after.split("![")[0], re.MULTILINE)
+    header, _, *table = [[cell.strip() for cell in line.split("|")] for line in lines]
+    cells = {row[0]: row[header.index(column)] for row in table}
+
+    records = read_quick_records(column)
+    assert records.keys() <= cells.keys()
+    for row, cell in cells.items():
+        accuracies = records.get(row, [])
+        if "±" in cell:
+            assert len(accuracies) == 3, row
+            mean = np.mean(accuracies)
+            deviation = np.std(accuracies, ddof=1)
+            expected = f"{mean:.1f} ± {deviation:.1f}"
+        else:
+            expected = ", ".join(f"{accuracy:.1f}" for accuracy in accuracies) or "—"
+        assert cell == expected, row

@@ -79,6 +79,13 @@ def test_choose_blocks_draws_uniformly():
     assert abs(free_counts - num_draws * probability).max() < 5 * deviation
 
 
+def test_choose_blocks_draws_for_each_block_anew():
+    """One draw for all of them would have neighbours see nearly the same block."""
+    blocks, _, _ = make_table(jnp.ones(101, bool), 1, 0)
+    random_blocks = np.asarray(blocks[2:-2, 5])
+    assert len(np.unique(random_blocks)) > 40
+
+
 def test_choose_blocks_has_the_fixed_blocks_of_its_docstring():
     [uniform] = uniform_numbers(9, 1)
     blocks, exists, _ = make_table(jnp.ones(9, bool), uniform)

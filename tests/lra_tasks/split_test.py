@@ -81,8 +81,11 @@ def test_split_off_draws_its_fraction_of_each_class_by_the_seed():
     assert smaller.inputs.min() < 50
     assert smaller.inputs.max() > 160
 
-    assert split_off(train, seed=3)[1].content_hash == smaller.content_hash
-    assert split_off(train, seed=4)[1].content_hash != smaller.content_hash
+    # The one expected value that is copied from the output: it may never change without
+    # a new data_version of the tasks, for prepared data and results rely on it.
+    digest = "f6a838de924739d232e2d615732e9e855c711e7d93f30b28ad7de6e9d87adb91"
+    assert smaller.content_hash == digest
+    assert split_off(train, seed=4)[1].content_hash != digest
 
 
 def test_split_off_rounds_its_fraction_of_a_class_to_the_nearest():

@@ -28,11 +28,16 @@ SEP = 3
 def test_row_cuts_a_pair_at_its_longer_text(
     first_length, second_length, first_cut, second_cut
 ):
-    first = [8] * first_length
-    second = [9] * second_length
+    first = list(range(10, 10 + first_length))
+    second = list(range(100, 100 + second_length))
     row = Vocabulary("byte").row(first, second, max_length=8)
     assert row == [CLS, *first[:first_cut], SEP, *second[:second_cut], SEP]
     assert len(row) == 8
+
+
+def test_row_keeps_the_beginning_of_a_single_text():
+    row = Vocabulary("byte").row(list(range(10, 30)), max_length=8)
+    assert row == [CLS, 10, 11, 12, 13, 14, 15, SEP]
 
 
 def test_rows_of_many_texts_are_each_of_its_own():

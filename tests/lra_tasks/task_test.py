@@ -1,14 +1,50 @@
 """The table of tasks, what its door turns away, and a task of a user's own."""
 
 import runpy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import pytest
 
+from lra_tasks import subwords
 from lra_tasks.errors import DataError
 from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import TASKS, default_options, get_task, register_task
 from lra_tasks.text import Text
+
+# A legal value beside the default for each option that makes other data. A test adds
+# the tokenizer, which is a file.
+OTHER_VALUES = {
+    "difficulty": "easy",
+    "documents": "blank_lines",
+    "easier_share": 0.5,
+    "label_column": "class",
+    "labels": "ham,spam",
+    "max_args": 5,
+    "max_depth": 5,
+    "max_length": 1500,
+    "max_tokens": 1000,
+    "min_tokens": 400,
+    "num_bytes": 9,
+    "num_distractors": 5,
+    "num_examples": 100,
+    "num_keys": 99,
+    "num_pairs": 5,
+    "num_queries": 5,
+    "num_test": 7,
+    "num_train": 7,
+    "num_validation": 7,
+    "num_values": 5,
+    "pattern": "*.md",
+    "resolution": 64,
+    "seed": 1,
+    "subset": "mrpc",
+    "text_column": "words",
+    "vocab_size": 300,
+}
+# The tests of the tasks that read a folder look at source_dir.
+OPTIONS_OF_OTHER_TESTS = {"source_dir"}
+OPTIONS_WITHOUT_EFFECT = {"num_workers"}
+PICTURES = {"image", "pathfinder", "pathx"}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +84,27 @@ def test_a_source_dir_is_one_folder_however_it_is_named(tmp_path, monkeypatch):
     names = (None, "real", "./real/", str(tmp_path / "real"), "link")
     tasks = [get_task("listops", source_dir=name) for name in names]
     assert len({task.folder(tmp_path) for task in tasks}) == 2
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_folder_is_another_for_each_option_that_makes_other_data(name, tmp_path):
+    tokenizer_file = tmp_path / "tokenizer.json"
+    subwords.train(["a text"], 300, tokenizer_file)
+    other_values = {**OTHER_VALUES, "tokenizer": str(tokenizer_file)}
+    task = get_task(name)
+    options = {field.name for field in fields(task)}
+    for option in options - OPTIONS_OF_OTHER_TESTS - OPTIONS_WITHOUT_EFFECT:
+        change = {option: other_values[option]}
+        if option == "resolution":
+            change["max_length"] = 64**2
+        elif option == "max_length" and name in PICTURES:
+            continue  # It follows from the resolution.
+        assert replace(task, **change).folder() != task.folder(), change
+
+
+def test_folder_does_not_depend_on_the_number_of_workers():
+    task = get_task("pathfinder")
+    assert replace(task, num_workers=3).folder() == task.folder()
 
 
 @pytest.mark.parametrize(

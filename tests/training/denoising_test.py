@@ -220,6 +220,11 @@ def test_denoising_evaluation_of_pairs_reads_the_class_from_the_input_as_it_is()
     evaluation = means(make_objective(), model, PAIRS, key=None)
     expected = means(Classification(), model, PAIRS, key=None)
     assert evaluation["accuracy"] == expected["accuracy"]
+    near = pytest.approx(expected["loss"], rel=1e-6)
+    assert evaluation["classification_loss"] == near
+    # In training some of the tokens are hidden.
+    training = means(make_objective(), model, PAIRS)
+    assert training["classification_loss"] != near
 
 
 @pytest.mark.parametrize(

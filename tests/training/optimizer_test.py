@@ -17,12 +17,17 @@ def test_learning_rate_passes_through_its_three_corners_in_straight_lines(decay,
     assert [float(rate(step)) for step in steps] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("warmup_steps", [0, 500])
-def test_learning_rate_is_finite_with_no_warmup_and_with_nothing_else(warmup_steps):
+@pytest.mark.parametrize(
+    ("warmup_steps", "ends"), [(0, [1, 1 / 25e4]), (500, [1 / 25, 1])]
+)
+def test_learning_rate_is_one_line_with_no_warmup_and_with_nothing_else(
+    warmup_steps, ends
+):
     config = OptimizerConfig(learning_rate=1e-4, warmup_steps=warmup_steps)
     rate = learning_rate(config, num_steps=500)
-    for step in (0, 250, 499):
-        assert 0 < float(rate(step)) <= 1.0001e-4
+    steps = [0, 1, 250, 499]
+    expected = 1e-4 * np.interp(steps, [0, 500], ends)
+    assert [float(rate(step)) for step in steps] == pytest.approx(expected, rel=1e-4)
 
 
 def adamw(theta, gradients, config):
