@@ -137,6 +137,8 @@ def test_quick_makes_short_sequences_long_for_every_attention(task):
 
 
 settings_of = functools.cache(flat)
+# Until fa3b3a46 bigbird and reformer had a seed of their own.
+OPTIONS_OF_OLD_RECORDS = {"attention.seed"}
 
 
 @pytest.mark.parametrize("folder", ["listops_short", "quick_tasks", "recall"])
@@ -155,7 +157,7 @@ def test_presets_have_the_settings_of_recorded_runs(folder):
         settings = settings_of(task_name, f"{attention_name},{record['preset']}")
         expected = settings | overrides
         for key, value in flatten_dict(record, sep=".").items():
-            if key not in SETTINGS_WITHOUT_EFFECT:
+            if key not in SETTINGS_WITHOUT_EFFECT | OPTIONS_OF_OLD_RECORDS:
                 assert expected[key] == value, f"{key} of {file}"
 
 

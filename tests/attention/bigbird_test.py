@@ -81,7 +81,8 @@ def test_choose_blocks_draws_uniformly():
 
 def test_choose_blocks_draws_for_each_block_anew():
     """One draw for all of them would have neighbours see nearly the same block."""
-    blocks, _, _ = make_table(jnp.ones(101, bool), 1, 0)
+    [uniform] = uniform_numbers(101, 1)
+    blocks, _, _ = make_table(jnp.ones(101, bool), uniform)
     random_blocks = np.asarray(blocks[2:-2, 5])
     assert len(np.unique(random_blocks)) > 40
 

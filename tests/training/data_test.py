@@ -40,20 +40,20 @@ def test_train_example_ids_have_an_order_of_their_own_for_each_seed_and_epoch():
     assert len(orders) == 5 * 5
 
 
-def test_train_indices_of_an_epoch_are_shuffled():
+def test_train_example_ids_of_an_epoch_are_shuffled():
     """Neighbours are as far apart as two uniform numbers, a third of their range."""
     num_examples = 10_000
-    order = train_indices(0, 0, 100, num_examples, 100).ravel()
+    order = train_example_ids(0, 0, 100, num_examples, 100).ravel()
     correlation = np.corrcoef(np.arange(num_examples), order)[0, 1]
     assert abs(correlation) < 0.05
     distance = np.abs(np.diff(order)).mean()
     assert distance == pytest.approx(num_examples / 3, rel=0.03)
 
 
-def test_train_indices_are_the_same_on_every_machine():
+def test_train_example_ids_are_the_same_on_every_machine():
     # The one expected value that is copied from the output: recorded results rely on
     # it, and a run that goes on after an update must not change its order.
-    indices = train_indices(0, 0, 20, num_examples=103, batch_size=12)
+    indices = train_example_ids(0, 0, 20, num_examples=103, batch_size=12)
     digest = hashlib.sha256(indices.tobytes()).hexdigest()
     assert digest == "401d520a7766b445913447e1143e20b3664ca52e50b78046842c9a451214ef12"
 
