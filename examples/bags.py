@@ -102,8 +102,11 @@ def make_batch(
 def train(model: nnx.Module) -> nnx.Module:
     """The model after a step of Adam for each of LENGTHS, always on new bags."""
     optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, len(LENGTHS)))
-    # Where a patch lies says nothing here: positions stay as they are.
-    graphdef, fixed, weights = nnx.split(model, nnx.PathContains("positions"), ...)
+    # Where a patch lies says nothing here: positions stay as they are, and so does what
+    # an attention has drawn.
+    graphdef, positions, weights, drawn = nnx.split(
+        model, nnx.PathContains("positions"), nnx.Param, ...
+    )
 
     @jax.jit
     def step(
@@ -114,7 +117,7 @@ def train(model: nnx.Module) -> nnx.Module:
         labels: jax.Array,
     ) -> tuple[Any, optax.OptState, jax.Array]:
         def mean_loss(weights: Any) -> jax.Array:
-            logits = nnx.merge(graphdef, fixed, weights)(bags, mask)
+            logits = nnx.merge(graphdef, positions, weights, drawn)(bags, mask)
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
             return losses.mean()
 
@@ -132,7 +135,7 @@ def train(model: nnx.Module) -> nnx.Module:
         if number % LOG_EVERY == 0:
             mean = np.mean(losses[-LOG_EVERY:])
             print(f"step {number}: loss {mean:.3f}", flush=True)
-    return nnx.merge(graphdef, fixed, weights)
+    return nnx.merge(graphdef, positions, weights, drawn)
 
 
 def area_under_curve(model: nnx.Module, num_bags_per_length: int = 64) -> float:

@@ -196,6 +196,7 @@ class Task:
           The examples of each split.
         """
         splits = self.make_splits(self.find_source(data_dir))
+        self.require("train" in splits, "no split train: is source_dir right?")
         for name in sorted(set(self.splits) - set(splits)):
             splits["train"], splits[name] = split_off(splits["train"], self.seed)
         return remove_overlap(self.name, splits)

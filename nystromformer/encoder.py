@@ -1,7 +1,8 @@
 """The encoder with a pluggable attention: pre-LN as on the LRA, post-LN as in BERT.
 
-Masks and random keys are passed at call time. Only parameters, and Performer's drawn
-projection, are kept, so a model is a plain tree of arrays. Dropout is on where a
+Masks and random keys are passed at call time. A model is a plain tree of arrays: its
+parameters, and what attentions have drawn with them (Performer's projection, the keys
+of BigBird's blocks and of Reformer's hashes). Dropout is on where a
 `dropout_rng` is given, and only there: flax's `model.train()` has no key to give, so
 that after it a call without one is an error. Gradients are in reverse mode: `jax.jvp`,
 `jax.jacfwd` and `jax.hessian` raise TypeError. The Hessian times a vector is `jax.grad`

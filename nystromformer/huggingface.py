@@ -38,7 +38,7 @@ from nystromformer.huggingface_files import (
     read_tensors,
 )
 from nystromformer.huggingface_layout import Layout, Tensors
-from nystromformer.precision import at_least_float32
+from nystromformer.precision import at_least_float32, cast_floats
 from nystromformer.validation import check_choice
 
 HEADS = ("masked_lm", "classification", None)
@@ -201,7 +201,7 @@ def _make_model_of_tensors(
     for name in published:
         arrays[name] = layout.from_published(name, tensors)
     flat_state = [
-        (path, variable.replace(jnp.asarray(arrays[name], dtype)))
+        (path, variable.replace(cast_floats(arrays[name], dtype)))
         for name, (path, variable) in variables.items()
     ]
     return nnx.merge(graphdef, nnx.from_flat_state(flat_state))

@@ -203,8 +203,9 @@ class Block(nnx.Module):
             attention = self.attention.attention
             if self.dropout_rate > 0 or attention.draws_in_training:
                 raise ValueError(
-                    "model.train() asks for dropout, or for features that are redrawn, "
-                    "which needs a key here: pass dropout_rng=…, or call model.eval()"
+                    "model.train() asks for dropout, or for features or hashes that "
+                    "are redrawn, which needs a key here: pass dropout_rng=…, or call "
+                    "model.eval()"
                 )
         rngs = split_rng(dropout_rng, 4)
         attend = functools.partial(self.attention, mask=mask, dropout_rng=rngs[0])

@@ -11,6 +11,12 @@ def at_least_float32(dtype: jax.typing.DTypeLike) -> jnp.dtype:
         return jnp.promote_types(dtype, jnp.float32)
 
 
+def cast_floats(array: jax.typing.ArrayLike, dtype: jax.typing.DTypeLike) -> jax.Array:
+    """The array in a dtype; integers, as those of a random key, stay as they are."""
+    array = jnp.asarray(array)
+    return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+
 def tensor_core_precision(dtype: jax.typing.DTypeLike) -> lax.PrecisionLike:
     """The precision that gives float32's accuracy on an NVIDIA GPU's tensor cores.
 

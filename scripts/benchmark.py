@@ -24,6 +24,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.accelerator import check_single_gpu
 from nystromformer.experiments.benchmark.attentions import (
+    MakeAttentionBaseline,
     attention_groups,
     cudnn_baseline,
 )
@@ -35,7 +36,10 @@ from nystromformer.experiments.benchmark.specs import (
     parse_attention,
 )
 from nystromformer.experiments.benchmark.timing import Program
-from nystromformer.experiments.benchmark.train_steps import MakeBaseline, step_groups
+from nystromformer.experiments.benchmark.train_steps import (
+    MakeStepBaseline,
+    step_groups,
+)
 from nystromformer.experiments.compilation_cache import use_compilation_cache
 
 LENGTHS = [2**k for k in range(9, 17)]
@@ -74,21 +78,21 @@ def main() -> None:
         raise ConfigError("--peers measures time alone: give --repeats of at least 1")
     check_flags_have_an_effect()
     specs = parse_attentions()
-    attention_baselines = [cudnn_baseline]
-    make_train_baseline = None
+    attention_baselines: list[MakeAttentionBaseline] = [cudnn_baseline]
+    step_baselines: list[MakeStepBaseline] = []
     library_versions = None
     if _PEERS.value:
         torch_baselines = load_torch_baselines()
         attention_baselines.append(torch_baselines.attention_baseline)
-        make_train_baseline = torch_baselines.train_baseline
+        step_baselines.append(torch_baselines.train_baseline)
         library_versions = torch_baselines.VERSIONS
-    # Loading PyTorch's baselines also says how JAX takes memory when it starts, as it
-    # does here.
+    # This starts JAX, and `load_torch_baselines` must have said before how much memory
+    # JAX takes then.
     check_single_gpu(jax.default_backend(), jax.device_count())
 
     use_compilation_cache()
     if _TRAIN_STEP.value:
-        groups = make_groups(specs, make_train_baseline)
+        groups = make_groups(specs, step_baselines)
     else:
         groups = attention_groups(
             specs,
@@ -137,7 +141,7 @@ def parse_attentions() -> list[AttentionSpec]:
 
 
 def make_groups(
-    specs: Sequence[AttentionSpec], make_baseline: MakeBaseline | None
+    specs: Sequence[AttentionSpec], baselines: Sequence[MakeStepBaseline]
 ) -> Iterable[list[Program]]:
     """Returns the programs of train steps with the sizes that the flags give."""
     lengths = _LENGTH.value or [None]
@@ -153,7 +157,7 @@ def make_groups(
         specs,
         tasks=_TASK.value,
         part_counts=_GRAD_ACCUM_STEPS.value,
-        make_baseline=make_baseline,
+        baselines=baselines,
         changes=changes,
     )
 

@@ -34,13 +34,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 from absl import flags
 
 from lra_tasks import LRA
 from lra_tasks.task import get_task
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import check_results, cli, correctness, provenance
-from nystromformer.experiments.accelerator import find_platform, has_peers
+from nystromformer.experiments.accelerator import (
+    check_single_gpu,
+    find_platform,
+    has_peers,
+)
 from nystromformer.experiments.check_results import add_row
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.stages import (
@@ -104,12 +109,7 @@ def main() -> None:
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"--out={out} is not empty: name a new folder, or delete it")
     deadline = time.monotonic() + _SECONDS.value
-    platform = find_platform()
-    if platform == "cpu" and not _SMOKE.value:
-        raise ConfigError(
-            'JAX has no accelerator here: pip install "jax[cuda13]", or "jax[tpu]"; '
-            "--smoke goes through all stages on a CPU"
-        )
+    platform = find_platform(takes_cpu=_SMOKE.value)
     # A TPU admits one process at a time.
     num_at_once = 1 if platform == "tpu" else num_workers()
     (out / "logs").mkdir(parents=True)
@@ -131,6 +131,7 @@ def main() -> None:
 
 def check_correctness(out: Path) -> None:
     """Checks every attention in this process, and adds a row for each case."""
+    check_single_gpu(jax.default_backend(), jax.device_count())
     cases = correctness.list_cases(is_short=_SMOKE.value)
     add_row(out, {"stage": "correctness", "num_cases": len(cases)})
     for row in correctness.check_cases(cases, num_workers()):

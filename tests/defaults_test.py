@@ -65,7 +65,7 @@ PUBLISHED_ATTENTION_SETTINGS = {
     "nystrom": attention(landmark_padding="count", pinv_init="per_batch"),
     "linformer": attention(sharing="layerwise_per_head"),
     "performer": attention(kernel="published", redraw_features=True),
-    "reformer": attention(lsh_scope="chunk"),
+    "reformer": attention(lsh_scope="chunk", redraw_hashes=True),
     "softmax": {},
 }
 

@@ -92,8 +92,9 @@ def test_encoder_remat_can_be_transformed_from_outside(name):
         ("linformer", {"projection_dim": 5, "sharing": "layerwise"}),
         ("linformer", {"projection_dim": 5, "sharing": "layerwise_per_head"}),
         ("performer", {"num_features": 3}),
+        ("bigbird", {"block_size": 2, "num_random_blocks": 1}),
     ],
-    ids=["nystrom", "layerwise", "layerwise_per_head", "performer"],
+    ids=["nystrom", "layerwise", "layerwise_per_head", "performer", "bigbird"],
 )
 def test_encoder_remat_keeps_parameters_of_all_kinds(attention, options):
     """All blocks share some of them, and some are never trained."""

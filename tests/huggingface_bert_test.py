@@ -177,6 +177,14 @@ def test_load_pretrained_changes_nothing_but_the_convolution(tmp_path):
     assert error < TOLERANCE["float32"]
 
 
+def test_load_pretrained_takes_an_attention_that_draws(tmp_path):
+    """Its random key is of integers, whatever the dtype of the weights."""
+    make_folder(tmp_path)
+    options = {"block_size": 2, "num_random_blocks": 1}
+    model = load_pretrained(tmp_path, attention="bigbird", attention_options=options)
+    assert np.isfinite(model(INPUTS, MASK)).all()
+
+
 def test_load_pretrained_takes_an_attention_for_each_layer(tmp_path):
     """A layer of the folder's own attention keeps its dropout."""
     make_folder(tmp_path)

@@ -137,7 +137,7 @@ def test_quick_makes_short_sequences_long_for_every_attention(task):
 
 
 settings_of = functools.cache(flat)
-# Until fa3b3a46 bigbird and reformer had a seed of their own.
+# Until 1347df84 bigbird and reformer had a seed of their own.
 OPTIONS_OF_OLD_RECORDS = {"attention.seed"}
 
 

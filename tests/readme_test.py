@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 from configs import listops
-from lra_tasks.task import TASKS, get_task
+from lra_tasks.task import TASKS, DataError, get_task
 from nystromformer import attention, make_attention
 from nystromformer.attention import ATTENTIONS
 from tests.commands import ROOT
@@ -133,6 +133,11 @@ def test_extending_page_has_a_task_that_reads_arrays(names_of_extending_page, tm
     np.testing.assert_array_equal(test.lengths, np.minimum(lengths[:10], 7))
     np.testing.assert_array_equal(test.labels, inputs[:10, 0] % 2)
     assert mine.load("validation", tmp_path / "data").num_examples == 9
+
+    (tmp_path / "empty").mkdir()
+    empty = get_task("arrays", source_dir=str(tmp_path / "empty"))
+    with pytest.raises(DataError, match="no split train: is source_dir"):
+        empty.load("train", tmp_path / "data")
 
 
 def test_pages_have_commands_of_nearly_all_scripts():

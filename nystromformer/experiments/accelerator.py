@@ -11,21 +11,30 @@ import sys
 from nystromformer.errors import ConfigError
 
 
-def find_platform() -> str:
+def find_platform(*, takes_cpu: bool) -> str:
     """Returns the platform on which JAX computes here: "cpu", "gpu" or "tpu".
 
+    Args:
+      takes_cpu: whether a CPU will do.
+
     Raises:
-      ConfigError: if JAX does not start, or sees more than one GPU.
+      ConfigError: if JAX does not start, or has no accelerator or more than one GPU.
     """
     program = "import jax; print(jax.default_backend(), jax.device_count())"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True
     )
     if done.returncode:
-        last_line = done.stderr.strip().splitlines()[-1]
-        raise ConfigError(f"JAX does not start on this machine: {last_line}")
+        lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        raise ConfigError(f"JAX does not start on this machine: {lines[-1]}")
 
-    platform, num_devices = done.stdout.split()
+    # A plugin may print lines of its own before.
+    platform, num_devices = done.stdout.splitlines()[-1].split()
+    if platform == "cpu" and not takes_cpu:
+        raise ConfigError(
+            'JAX has no accelerator here: pip install "jax[cuda13]" (or jax[cuda12], '
+            "jax[tpu]); --smoke goes through all stages on a CPU"
+        )
     check_single_gpu(platform, int(num_devices))
     return platform
 

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nystromformer.experiments.check_results import format_rows, list_failures
-from nystromformer.experiments.stages import Command, run_command
+from nystromformer.experiments.check_results import (
+    format_rows,
+    list_failures,
+    read_rows,
+)
+from nystromformer.experiments.stages import Command, run_command, run_stage
 from nystromformer.training.interrupt import StopFlag
 from tests.commands import refused
 
@@ -164,6 +168,19 @@ def test_run_command_kills_what_a_process_that_has_saved_leaves_behind(tmp_path)
     while is_running(child) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not is_running(child)
+
+
+def test_run_stage_runs_one_command_after_another_if_asked_to(tmp_path):
+    """As on a TPU: each command fails if it finds the file of another one."""
+    (tmp_path / "logs").mkdir()
+    lock = tmp_path / "lock"
+    script = f"test ! -e {lock} && touch {lock} && sleep 0.3 && rm {lock}"
+    commands = [Command(name, ["sh", "-c", script]) for name in ("first", "second")]
+    run_stage("mine", commands, 60.0, tmp_path, StopFlag(), num_at_once=1)
+    assert [row["status"] for row in read_rows(tmp_path)] == ["ok", "ok"]
+    run_stage("mine", commands, 60.0, tmp_path, StopFlag(), num_at_once=2)
+    statuses = [row["status"] for row in read_rows(tmp_path)[2:]]
+    assert sorted(status.partition(",")[0] for status in statuses) == ["failed", "ok"]
 
 
 def is_running(process):

@@ -12,13 +12,13 @@ from nystromformer.experiments.provenance import collect, commit
 from tests.commands import ROOT
 
 
-def test_source_has_the_command_as_a_shell_takes_it(monkeypatch):
+def test_collect_has_the_command_as_a_shell_takes_it(monkeypatch):
     argv = ["scripts/train.py", "--workdir=my runs/a", "--config.x='1'", "$HOME", "*"]
     monkeypatch.setattr(sys, "argv", argv)
     assert shlex.split(collect()["command"]) == ["python", *argv]
 
 
-def test_source_has_the_versions_of_what_computes(monkeypatch):
+def test_collect_has_the_versions_of_what_computes(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
     versions = collect()["versions"]
     assert versions.pop("python") == platform.python_version()
@@ -28,7 +28,7 @@ def test_source_has_the_versions_of_what_computes(monkeypatch):
     assert versions["jax"] == jax.__version__
 
 
-def test_source_has_the_device():
+def test_collect_has_the_device():
     assert collect()["device"].startswith(f"CPU {platform.machine()}, ")
 
 

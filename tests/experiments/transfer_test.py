@@ -66,6 +66,16 @@ def test_carry_over_leaves_the_parameters_of_another_attention(capsys):
     assert "attention.attention.conv" in dropped
 
 
+def test_carry_over_takes_what_the_same_attention_has_drawn():
+    source = untrained("bigbird,quick", **SIZES)
+    leaves = leaves_by_name(source.weights)
+    [key] = [name for name in leaves if name.endswith("random_key")]
+    carried = carry_over(source, small("bigbird,quick"))
+    np.testing.assert_array_equal(carried[key], leaves[key])
+    softmax = untrained("softmax,quick", **SIZES)
+    assert key not in carry_over(softmax, small("bigbird,quick"))
+
+
 def test_carry_over_compares_the_attentions_layer_by_layer(capsys):
     """A layer keeps its convolution, and one that had none gets a new one."""
     sizes = {**SIZES, "model__num_layers": 2}

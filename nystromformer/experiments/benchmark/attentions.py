@@ -23,13 +23,13 @@ PASSES = ("forward", "forward+backward")
 
 # Makes another library's program to stand beside one of ours with the same inputs; None
 # where the library has no such program.
-MakeBaseline = Callable[[Program, Sequence[jax.Array]], Program | None]
+MakeAttentionBaseline = Callable[[Program, Sequence[jax.Array]], Program | None]
 
 
 def attention_groups(
     specs: Sequence[AttentionSpec],
     lengths: Sequence[int],
-    baselines: Sequence[MakeBaseline] = (),
+    baselines: Sequence[MakeAttentionBaseline] = (),
     *,
     batch_size: int = 1,
     num_heads: int,

@@ -28,14 +28,14 @@ STEPS = 4  # in one run
 
 # Makes another library's program to stand beside one of ours with the same config and
 # data; None where the library has no such program.
-MakeBaseline = Callable[[Program, Config, DeviceRows], Program | None]
+MakeStepBaseline = Callable[[Program, Config, DeviceRows], Program | None]
 
 
 def step_groups(
     specs: Sequence[AttentionSpec],
     tasks: Sequence[str],
     part_counts: Sequence[int],
-    make_baseline: MakeBaseline | None = None,
+    baselines: Sequence[MakeStepBaseline] = (),
     changes: Mapping[str, Any] | None = None,
 ) -> Iterator[list[Program]]:
     """Yields the programs of each task; all configs are checked before the first.
@@ -45,7 +45,7 @@ def step_groups(
       tasks: names of config files, of which the paper preset is taken.
       part_counts: into how many parts a batch is divided. Each number is measured, with
         as many length buckets as parts.
-      make_baseline: makes programs of another library; None measures ours alone.
+      baselines: functions that make programs of other libraries.
       changes: values by flat keys, as in "train.batch_size"; None changes nothing.
     """
     groups: dict[str, dict[str, Experiment]] = {task: {} for task in tasks}
@@ -63,7 +63,7 @@ def step_groups(
         for label, experiment in experiments.items():
             program = train_program(label, experiment, data)
             programs.append(program)
-            if make_baseline is not None:
+            for make_baseline in baselines:
                 baseline = make_baseline(program, experiment.config, data)
                 if baseline is not None:
                     programs.append(baseline)

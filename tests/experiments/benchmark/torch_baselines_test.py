@@ -59,7 +59,7 @@ def make_step_programs(dtype):
         [parse_attention("nystrom-8")],
         tasks=["text"],
         part_counts=[1],
-        make_baseline=torch_baselines.train_baseline,
+        baselines=[torch_baselines.train_baseline],
         changes={
             "task.max_length": 60,
             "train.batch_size": 2,

@@ -1,4 +1,4 @@
-"""A model whose attention draws new features in each training step."""
+"""A model whose attention draws new features or hashes in each training step."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,18 +14,22 @@ from nystromformer.training.devices import device_put_global
 from nystromformer.training.objective import Classification
 from tests.training.conftest import make_split
 
-# performer_test holds by which key features are drawn, keys_test the keys of a step.
+# The tests of the attentions hold by which key they draw, keys_test the keys of a step.
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["redrawn", "kept"])
-def redraw_features(request):
+def redraws(request):
     return request.param
 
 
-@pytest.fixture(scope="module")
-def programs(redraw_features):
-    """The programs of a model that draws nothing but features."""
+@pytest.fixture(scope="module", params=["performer", "reformer"])
+def programs(request, redraws):
+    """The programs of a model that draws nothing but features or hashes."""
+    options = {
+        "performer": {"num_features": 5, "redraw_features": redraws},
+        "reformer": {"bucket_size": 2, "redraw_hashes": redraws},
+    }
     config = EncoderConfig(
         vocab_size=11,
         max_length=7,
@@ -34,8 +38,8 @@ def programs(redraw_features):
         num_heads=2,
         num_layers=2,
         dropout_rate=0.0,
-        attention="performer",
-        attention_options={"num_features": 5, "redraw_features": redraw_features},
+        attention=request.param,
+        attention_options=options[request.param],
     )
 
     def make_model(rngs):
@@ -62,7 +66,7 @@ def start(programs, **changes):
     return programs.init(np.uint32(0))._replace(**changes)
 
 
-def test_a_step_redraws_features_by_seed_and_step(programs, redraw_features):
+def test_a_step_redraws_by_seed_and_step(programs, redraws):
     def hash_after_a_step(**changes):
         state = start(programs, **changes)
         return weights_sha256(train(programs, state, 0, 1).weights.params)
@@ -72,10 +76,10 @@ def test_a_step_redraws_features_by_seed_and_step(programs, redraw_features):
     hash_of_seed_1 = hash_after_a_step(seed=np.uint32(1))
     hash_of_step_1 = hash_after_a_step(step=np.int32(1))
     num_hashes = len({first_hash, hash_of_seed_1, hash_of_step_1})
-    assert num_hashes == (3 if redraw_features else 1)
+    assert num_hashes == (3 if redraws else 1)
 
 
-def test_a_run_that_redraws_features_is_resumed_bit_equal(programs):
+def test_a_run_that_redraws_is_resumed_bit_equal(programs):
     at_once = train(programs, start(programs), 0, 4)
     resumed = train(programs, train(programs, start(programs), 0, 2), 2, 2)
     assert weights_sha256(at_once) == weights_sha256(resumed)
