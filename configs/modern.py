@@ -15,8 +15,8 @@ then has no easier pictures.
   easier contours in train.
 
 What differs from theirs: the short convolution is ours. The rate rises and falls once,
-where theirs swings between the peak and about 0 every twenty steps. Hidden tokens alone
-make the denoising loss, so its weight is the share that is hidden; theirs is a mean
+where theirs swings between the peak and about 0 every twenty steps. Masked tokens alone
+make the denoising loss, so its weight is the share that is masked; theirs is a mean
 over all tokens. Texts begin at their first byte, not at a random one. The head has a
 hidden layer, and Image a plain mean. Their pictures are also moved and scaled, those of
 Pathfinder turned a little, those of Image recoloured; their Pathfinder has the easiest
@@ -41,13 +41,13 @@ class RecipeSettings(NamedTuple):
     weight_decay: float = 0.01
 
 
-# Denoising hides this share of the tokens.
-HIDDEN_SHARE = 0.3
+# Denoising masks this share of the tokens.
+MASKED_SHARE = 0.3
 DENOISING = objective(
     name="classification_denoising",
-    mlm_probability=HIDDEN_SHARE,
+    mlm_probability=MASKED_SHARE,
     corruption="mask_or_random",
-    denoising_weight=HIDDEN_SHARE,
+    denoising_weight=MASKED_SHARE,
 )
 
 SETTINGS = {

@@ -54,7 +54,7 @@ def mlm_floors(task: Task, splits: Any) -> Floors:
 
 
 def denoising_floors(task: Task, splits: Any) -> Floors:
-    """The rules for the label, and for hidden tokens the most frequent token."""
+    """The rules for the label, and for masked tokens the most frequent token."""
     return {
         "accuracy": label_floors(task, splits)["accuracy"],
         "denoising_accuracy": mlm_floors(task, splits)["mlm_accuracy"],

@@ -81,7 +81,7 @@ def make_mlm_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Modul
 def make_denoising_classifier(
     config: ModelConfig, task: Task, rngs: nnx.Rngs
 ) -> nnx.Module:
-    """Makes a classifier of a sequence or a pair that also predicts hidden tokens.
+    """Makes a classifier of a sequence or a pair that also predicts masked tokens.
 
     Raises:
       ConfigError: if the task labels tokens.
@@ -90,7 +90,7 @@ def make_denoising_classifier(
     _check_one_label(task)
     if config.pooling == "bert_pooler":
         raise ValueError(
-            "pooling='bert_pooler' has no model of hidden tokens: take another pooling"
+            "pooling='bert_pooler' has no model of masked tokens: take another pooling"
         )
     is_pair = task.num_inputs == 2
     cls = heads.DenoisingPairClassifier if is_pair else heads.DenoisingClassifier
@@ -160,7 +160,7 @@ def _make_denoising(task: Task, **options: Any) -> MaskedTokens:
 def _make_masked(
     cls: type[MaskedTokens], task: Task, options: Mapping[str, Any]
 ) -> MaskedTokens:
-    """An objective of hidden tokens, which leaves the task's special ones alone."""
+    """An objective of masked tokens, which leaves the task's special ones alone."""
     return cls(
         vocab_size=task.vocab_size,
         mask_token=task.mask_token,

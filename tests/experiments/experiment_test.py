@@ -46,7 +46,7 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
                 "objective__name": "classification_denoising",
                 "model__pooling": "bert_pooler",
             },
-            "has no model of hidden tokens: take another",
+            "has no model of masked tokens: take another",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Floors of hidden tokens and of labels, against counting by hand."""
+"""Floors of masked tokens and of labels, against counting by hand."""
 
 from collections import Counter
 from types import SimpleNamespace
