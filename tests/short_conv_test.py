@@ -59,18 +59,19 @@ def valid_vectors(model, inputs, mask):
 
 def compile_output_and_gradient(model):
     """A function of inputs and mask: the vectors, and a gradient of the parameters."""
-    graphdef, state = nnx.split(model)
+    graphdef, params, drawn = nnx.split(model, nnx.Param, ...)
 
     @jax.jit
-    def compute(state, inputs, mask):
-        def loss(state):
-            vectors = valid_vectors(nnx.merge(graphdef, state), inputs, mask)
+    def compute(params, inputs, mask):
+        def loss(params):
+            model = nnx.merge(graphdef, params, drawn)
+            vectors = valid_vectors(model, inputs, mask)
             return jnp.sin(3 * vectors).sum(), vectors
 
-        (_, vectors), gradient = jax.value_and_grad(loss, has_aux=True)(state)
+        (_, vectors), gradient = jax.value_and_grad(loss, has_aux=True)(params)
         return vectors, jax.flatten_util.ravel_pytree(gradient)[0]
 
-    return functools.partial(compute, state)
+    return functools.partial(compute, params)
 
 
 def output_and_gradient(model):
