@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=auto
 # Only for `paper` and `speed`. Set ACCELERATOR= where only SLURM's nodes have one.
 ACCELERATOR := import jax, sys; jax.default_backend() == "cpu" and sys.exit( \
 	"error: no accelerator: .venv/bin/pip install \"jax[cuda13]\" (or jax[cuda12], jax[tpu])")
-# Checked before .venv is made, which would else keep this Python.
+# Checked before .venv is made: an environment keeps the Python that made it.
 NEW_PYTHON := import sys, ensurepip; sys.version_info >= (3, 11) or sys.exit( \
 	"error: this is Python " + sys.version.split()[0] + ", and 3.11 or newer is needed: " \
 	"name one, as in `make PYTHON=python3.12 train`")

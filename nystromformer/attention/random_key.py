@@ -10,7 +10,7 @@ class RandomKey(nnx.Variable):
 
 
 def make_random_key(key: jax.Array) -> RandomKey:
-    """Draws a key of its own from a key of jax."""
+    """Draws the key of one attention from a key of jax."""
     return RandomKey(jax.random.bits(key, (2,), jnp.uint32))
 
 

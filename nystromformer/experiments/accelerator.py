@@ -25,8 +25,8 @@ def find_platform(*, takes_cpu: bool) -> str:
         [sys.executable, "-c", program], capture_output=True, text=True
     )
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        raise ConfigError(f"JAX does not start on this machine: {lines[-1]}")
+        last_line = done.stderr.strip().splitlines()[-1]
+        raise ConfigError(f"JAX does not start on this machine: {last_line}")
 
     # A plugin may print lines of its own before.
     platform, num_devices = done.stdout.splitlines()[-1].split()
