@@ -132,31 +132,45 @@ def iterative_pinv(
         norm_1 = lax.all_gather(norm_1, axis).max(0)
         norm_inf = lax.all_gather(norm_inf, axis).max(0)
     z_0 = a.mT / (norm_1 * norm_inf)[..., None, None]
-    eye = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
-
-    def iterate(
-        a: jax.Array, z: jax.Array, precision: Precision, unroll: bool
-    ) -> jax.Array:
-        matmul = functools.partial(jnp.matmul, precision=precision)
-
-        def step(z: jax.Array, _: None) -> tuple[jax.Array, None]:
-            az = matmul(a, z)
-            inner = 15 * eye - matmul(az, 7 * eye - az)
-            return 0.25 * matmul(z, 13 * eye - matmul(az, inner)), None
-
-        return lax.scan(step, z, length=num_iters, unroll=unroll)[0]
-
-    # A loop that is not unrolled makes a GPU copy more. Unrolled, it takes a TPU's
-    # compiler twice as long.
+    iterate = functools.partial(_iterate, num_iters=num_iters)
     return lax.platform_dependent(
         a,
         z_0,
-        cpu=functools.partial(iterate, precision="highest", unroll=True),
-        cuda=functools.partial(
-            iterate, precision=tensor_core_precision(a.dtype), unroll=True
-        ),
-        default=functools.partial(iterate, precision="highest", unroll=False),
+        cpu=functools.partial(iterate, precision="highest"),
+        cuda=functools.partial(iterate, precision=tensor_core_precision(a.dtype)),
+        default=functools.partial(_iterate_in_a_loop, num_iters=num_iters),
     )
+
+
+def _iterate(
+    a: jax.Array, z: jax.Array, num_iters: int, precision: Precision
+) -> jax.Array:
+    for _ in range(num_iters):
+        z = _razavi_step(a, z, precision)
+    return z
+
+
+@functools.partial(jax.jit, static_argnames="num_iters")
+def _iterate_in_a_loop(a: jax.Array, z: jax.Array, num_iters: int) -> jax.Array:
+    """`_iterate` as a loop of XLA, which makes a GPU copy more.
+
+    Without it a TPU's compiler takes twice as long. A call outside of `jit` would
+    compile a loop anew each time, but for the `jit` here.
+    """
+
+    def step(z: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return _razavi_step(a, z, "highest"), None
+
+    return lax.scan(step, z, length=num_iters)[0]
+
+
+def _razavi_step(a: jax.Array, z: jax.Array, precision: Precision) -> jax.Array:
+    """¼ Z (13 I − A Z (15 I − A Z (7 I − A Z)))."""
+    matmul = functools.partial(jnp.matmul, precision=precision)
+    eye = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
+    az = matmul(a, z)
+    inner = 15 * eye - matmul(az, 7 * eye - az)
+    return 0.25 * matmul(z, 13 * eye - matmul(az, inner))
 
 
 def nystrom(

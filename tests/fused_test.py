@@ -36,6 +36,12 @@ MASKS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def forget_other_machines():
+    """What was traced as on one machine must not stand for what another would do."""
+    jax.clear_caches()
+
+
 @pytest.fixture
 def has_cudnn(monkeypatch):
     """JAX as it is where cuDNN is installed; only its version is asked for."""

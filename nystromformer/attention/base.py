@@ -7,6 +7,7 @@ subclass implements one head of one sequence, and this class maps it over both.
 Letters: B batch, T query length, S key length, N heads, H head dim, E value dim.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -147,7 +148,8 @@ class Attention(nnx.Module, Configurable):
             mask = key_mask(mask, batch=key.shape[0], length=key.shape[1])
         dtype = floating_dtype(dtype, query, key, value)
         attention = self if deterministic else self.for_training(dropout_rng)
-        return attention.attend_heads(
+        return _attend_heads(
+            *nnx.split(attention),
             query=query.astype(dtype),
             key=key.astype(dtype),
             value=value.astype(dtype),
@@ -298,3 +300,21 @@ class Attention(nnx.Module, Configurable):
             f"{argument} needs the [T, S] weights of {query.shape} and {key.shape}, "
             f"which {type(self).__name__} never forms: take softmax attention"
         )
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "precision"))
+def _attend_heads(
+    graphdef: nnx.GraphDef[Attention],
+    state: nnx.State,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None,
+    precision: jax.lax.PrecisionLike,
+) -> jax.Array:
+    """`Attention.attend_heads`, compiled once where the caller compiles nothing.
+
+    Equal attentions share the program, and so do the layers of an encoder.
+    """
+    attention = nnx.merge(graphdef, state)
+    return attention.attend_heads(query, key, value, mask, precision)

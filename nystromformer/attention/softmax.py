@@ -11,7 +11,11 @@ import jax.numpy as jnp
 from flax.nnx.nn.attention import dot_product_attention_weights
 
 from nystromformer.attention.base import Attention
-from nystromformer.attention.grouped_softmax import attend_in_groups
+from nystromformer.attention.grouped_softmax import (
+    GroupSizes,
+    attend_in_groups,
+    choose_group_sizes,
+)
 from nystromformer.attention.inputs import (
     check_bias,
     check_shapes,
@@ -137,7 +141,7 @@ class SoftmaxAttention(Attention):
         if rate > 0 and not deterministic:
             rngs_shape = (1, 1) if broadcast_dropout else weights_shape[:2]
             rngs = _dropout_keys(dropout_rng, rngs_shape, rate)
-        return self._attend_batch(
+        return _attend_batch(
             query,
             key,
             value,
@@ -145,51 +149,61 @@ class SoftmaxAttention(Attention):
             mask=mask,
             padding_mask=padding_mask,
             rngs=rngs,
+            group_sizes=choose_group_sizes(query.shape, num_keys=key.shape[1]),
+            fused=self.fused,
             dropout_rate=rate,
             is_causal=is_causal,
             precision=precision,
         )
 
-    def _attend_batch(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        *,
-        bias: jax.Array | None,
-        mask: jax.Array | None,
-        padding_mask: jax.Array | None,
-        rngs: jax.Array | None,
-        dropout_rate: float,
-        is_causal: bool,
-        precision: jax.lax.PrecisionLike,
-    ) -> jax.Array:
-        """Attends by cuDNN's kernel where it can, and in groups elsewhere.
 
-        The arguments are those of `attend_in_groups`. `padding_mask` is the mask as
-        [B, S], or None without a mask, or if the mask is not one of padding.
-        """
-        attend_without_kernel = functools.partial(
-            attend_in_groups,
-            bias=bias,
-            mask=mask,
-            rngs=rngs,
-            dropout_rate=dropout_rate,
-            is_causal=is_causal,
-            precision=precision,
-        )
-        has_other_mask = is_causal or (mask is not None and padding_mask is None)
-        if not self.fused or bias is not None or rngs is not None or has_other_mask:
-            return attend_without_kernel(query, key, value)
-        return attend_fused(
-            query,
-            key,
-            value,
-            padding_mask,
-            scale=query.shape[-1] ** -0.5,
-            dtype=query.dtype,
-            otherwise=attend_without_kernel,
-        )
+@functools.partial(
+    jax.jit,
+    static_argnames=("group_sizes", "fused", "dropout_rate", "is_causal", "precision"),
+)
+def _attend_batch(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    padding_mask: jax.Array | None,
+    rngs: jax.Array | None,
+    group_sizes: GroupSizes,
+    fused: bool,
+    dropout_rate: float,
+    is_causal: bool,
+    precision: jax.lax.PrecisionLike,
+) -> jax.Array:
+    """Attends by cuDNN's kernel where it can, and in groups elsewhere.
+
+    A caller that compiles nothing would otherwise compile the loops over groups at each
+    call. Most arguments are those of `attend_in_groups`. `padding_mask` is the mask as
+    [B, S], or None without a mask, or if the mask is not one of padding.
+    """
+    attend_without_kernel = functools.partial(
+        attend_in_groups,
+        bias=bias,
+        mask=mask,
+        rngs=rngs,
+        group_sizes=group_sizes,
+        dropout_rate=dropout_rate,
+        is_causal=is_causal,
+        precision=precision,
+    )
+    has_other_mask = is_causal or (mask is not None and padding_mask is None)
+    if not fused or bias is not None or rngs is not None or has_other_mask:
+        return attend_without_kernel(query, key, value)
+    return attend_fused(
+        query,
+        key,
+        value,
+        padding_mask,
+        scale=query.shape[-1] ** -0.5,
+        dtype=query.dtype,
+        otherwise=attend_without_kernel,
+    )
 
 
 def _padding_mask(mask: jax.Array | None, shape: tuple[int, ...]) -> jax.Array | None:
