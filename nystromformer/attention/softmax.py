@@ -21,10 +21,13 @@ from nystromformer.attention.inputs import (
     check_shapes,
     floating_dtype,
     mask_with_four_axes,
+    queries_that_count,
     with_four_axes,
+    zero_garbage,
 )
 from nystromformer.attention.options import CommonArguments
 from nystromformer.fused import attend_fused
+from nystromformer.ops import zero_masked
 from nystromformer.validation import check_rate
 
 
@@ -77,6 +80,7 @@ class SoftmaxAttention(Attention):
         bias: jax.Array | None = None,
         mask: jax.Array | None = None,
         *,
+        query_mask: jax.typing.ArrayLike | None = None,
         dropout_rng: jax.Array | None = None,
         dropout_rate: float | None = None,
         broadcast_dropout: bool = True,
@@ -95,6 +99,7 @@ class SoftmaxAttention(Attention):
           bias: None, or an array that broadcasts to [B, N, T, S].
           mask: None, or bool that broadcasts to [B, N, T, S], True = attend. One that
             broadcasts to [B, 1, 1, S] is padding, as for every `Attention`.
+          query_mask: as for every `Attention`.
           dropout_rng: the key of the dropout of weights.
           dropout_rate: the probability that a weight is dropped; None takes the option.
           broadcast_dropout: whether all heads of the batch drop the same weights.
@@ -113,7 +118,7 @@ class SoftmaxAttention(Attention):
             or dropout without dropout_rng.
         """
         check_shapes(query, key, value)
-        self._check_sizes(query, key)
+        self._check_sizes(query, key, query_mask)
         weights_shape = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
         if bias is not None:
             bias = with_four_axes("bias", bias, weights_shape)
@@ -124,7 +129,10 @@ class SoftmaxAttention(Attention):
         # Queries of padding may overflow in the dtype, and are then zeroed.
         dtype = floating_dtype(dtype, query, key, value)
         query, key, value = [x.astype(dtype) for x in (query, key, value)]
-        query, key, value = self.zero_padding(query, key, value, padding_mask)
+        query_mask = queries_that_count(query_mask, query, key, padding_mask)
+        query = zero_garbage(query, query_mask)
+        key = zero_masked(key, padding_mask)
+        value = zero_masked(value, padding_mask)
 
         if module is not None:
             _sow_weights(
