@@ -36,7 +36,8 @@ class Attention(nnx.Module, Configurable):
         none goes unused: 3 for query, key and value; 2 for one that query and key
         share, and value; 1 for value alone.
       self_attention_only: whether it needs T = S.
-      sums_over_queries: whether `attend` gets `query_mask`, because it sums over queries.
+      sums_over_queries: whether it sums over queries, so that `attend` gets
+        `query_mask`.
       shared_across_layers: whether an Encoder gives one object to all layers with equal
         options. It may be set in `__init__`.
       size_option: the option that 64 stands for in "nystrom-64".
