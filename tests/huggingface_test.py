@@ -147,9 +147,14 @@ def test_load_pretrained_rejects_other_tensors(change, message, tmp_path):
         load_pretrained(tmp_path)
 
 
-def test_load_pretrained_rejects_another_config(tmp_path):
-    make_published_folder(tmp_path, hidden_act="relu")
-    with pytest.raises(PretrainedError, match=r"not as published.*hidden_act"):
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("hidden_act", "relu"), ("position_embedding_type", "relative_key")],
+)
+def test_load_pretrained_rejects_another_config(setting, value, tmp_path):
+    make_published_folder(tmp_path, **{setting: value})
+    message = f"not as published: .*{setting} must be .*'{value}'"
+    with pytest.raises(PretrainedError, match=message):
         load_pretrained(tmp_path)
 
 
@@ -162,7 +167,8 @@ def test_load_pretrained_rejects_a_folder_without_weights(tmp_path):
     make_published_folder(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     message = (
-        r"has no model\.safetensors: download .* by model\.save_pretrained\(FOLDER\)$"
+        r"has no model\.safetensors, nor an index of its parts: download .* by "
+        r"model\.save_pretrained\(FOLDER\)$"
     )
     with pytest.raises(PretrainedError, match=message):
         load_pretrained(tmp_path)
