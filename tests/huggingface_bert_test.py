@@ -203,12 +203,12 @@ def test_load_pretrained_puts_nystrom_in_place_of_softmax(tmp_path):
     assert error_of_landmarks(4) > 1e-3
 
 
-def load_with_convolution(folder, seed=0):
+def load_with_convolution(folder, **arguments):
     return load_pretrained(
         folder,
         attention="nystrom",
         attention_options={"num_landmarks": L, "conv_kernel_size": 5},
-        seed=seed,
+        **arguments,
     )
 
 
@@ -217,7 +217,7 @@ def test_load_pretrained_starts_a_convolution_anew(tmp_path):
     make_folder(tmp_path)
 
     def kernels(seed):
-        model = load_with_convolution(tmp_path, seed)
+        model = load_with_convolution(tmp_path, seed=seed)
         return [attention.conv_kernel[...] for attention in attentions_of(model)]
 
     first_kernel, second_kernel = kernels(seed=0)
@@ -237,6 +237,20 @@ def test_load_pretrained_changes_nothing_but_the_convolution(tmp_path):
         attention.conv_kernel[...] = np.zeros((5, N))
     error = relative_error(nnx.jit(model)(INPUTS), softmax)
     assert error < TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "parameter_dtype"), [("bfloat16", "float32"), ("float64", "float64")]
+)
+def test_load_pretrained_gives_every_parameter_the_dtype(
+    dtype, parameter_dtype, tmp_path
+):
+    """Those of the folder, which are float32, and the new ones of a convolution."""
+    make_folder(tmp_path)
+    with jax.enable_x64(True):
+        model = load_with_convolution(tmp_path, dtype=dtype)
+        parameters = jax.tree.leaves(nnx.state(model, nnx.Param))
+    assert {str(parameter.dtype) for parameter in parameters} == {parameter_dtype}
 
 
 def test_load_pretrained_takes_an_attention_that_draws(tmp_path):
