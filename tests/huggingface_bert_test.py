@@ -177,8 +177,8 @@ def test_load_pretrained_says_how_the_names_of_another_model_begin(tmp_path):
     tensors = make_folder(tmp_path)
     write_folder(tmp_path, "bert", with_names_after("text.", tensors))
     message = (
-        r"names of the encoder's tensors begin with 'text\.bert\.', and must begin with "
-        r"'bert\.': rename them, or .* by model\.save_pretrained\(FOLDER\)$"
+        r"names of the encoder's tensors begin with 'text\.bert\.', and must begin "
+        r"with 'bert\.': rename them, or .* by model\.save_pretrained\(FOLDER\)$"
     )
     with pytest.raises(PretrainedError, match=message):
         load_pretrained(tmp_path)

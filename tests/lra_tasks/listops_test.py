@@ -38,6 +38,18 @@ def test_encode_ignores_parentheses():
     assert ListOps().decode(tokens) == "[SM 3 [MIN 0 9 ] ]"
 
 
+@pytest.mark.parametrize(
+    "text", ["[MAX 3 [MIN 8 5 ]", "[MAX 3 ] ]", "3 4", "] [MAX 3 4", "[MAX 3 4 ] 5"]
+)
+def test_encode_refuses_what_is_not_one_expression(text):
+    with pytest.raises(DataError) as caught:
+        ListOps().encode(["[MAX 3 4 ]", text])
+    assert str(caught.value) == (
+        f"listops: text 2, {text!r}, is not one expression: close each operator once, "
+        "as in '[MAX 3 [MIN 8 5 ] ]'"
+    )
+
+
 def test_make_splits_have_their_sizes_and_no_expression_in_common(tmp_path):
     splits = load_all(ListOps(max_length=64, min_tokens=10, **SIZES), tmp_path)
     assert [split.num_examples for split in splits] == [997, 101, 211]
