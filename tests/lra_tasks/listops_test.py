@@ -1,5 +1,7 @@
 """ListOps: the vocabulary, splits, released files and floors."""
 
+import os
+
 import pytest
 
 from lra_tasks.errors import DataError
@@ -96,6 +98,17 @@ def test_another_released_file_of_the_same_name_is_other_data(tmp_path):
     after = released_task(tmp_path)
     assert after.folder() != before.folder()
     assert after.load("train", tmp_path / "data").num_examples == 2
+
+
+def test_a_released_file_rewritten_with_the_same_size_is_other_data(tmp_path):
+    write(tmp_path, RELEASED)
+    folder = released_task(tmp_path).folder()
+    file = tmp_path / "basic_val.tsv"
+    written_at = file.stat().st_mtime_ns
+    file.write_bytes(RELEASED["basic_val.tsv"].replace(b"9", b"4"))
+    os.utime(file, ns=(written_at, written_at + 1_000_000))
+    assert file.stat().st_size == len(RELEASED["basic_val.tsv"])
+    assert released_task(tmp_path).folder() != folder
 
 
 @pytest.mark.parametrize("below", ["", "lra_release/", "lra_release/lra_release/"])
