@@ -162,7 +162,7 @@ class ListOps(Task):
             row = np.array(ids, np.uint8)
             is_inside = _depths(row) > 0
             self.require(
-                is_inside[:-1].all() and not is_inside[-1],
+                bool(is_inside[:-1].all()) and not is_inside[-1],
                 f"text {number}, {text!r:.60}, is not one expression: close each "
                 "operator once, as in '[MAX 3 [MIN 8 5 ] ]'",
             )
