@@ -43,7 +43,7 @@ def add_no_fusions_flag(flags: str, libraries: Sequence[Path]) -> str:
 
 
 def find_xla_libraries() -> list[Path]:
-    """Returns the libraries that read XLA_FLAGS: jaxlib's, and its GPU and TPU plugins'.
+    """Returns the libraries that read XLA_FLAGS: jaxlib's and its plugins'.
 
     None is imported. jaxlib's is on the list even if it is not where it was in all
     releases so far.
