@@ -13,6 +13,8 @@ class OptimizerConfig:
     # falls towards a 250,000th, which it would reach in the step after the last.
     learning_rate: float = 1e-4
     warmup_steps: int = 0
+    # It shrinks all parameters, also biases and the scales of norms, which BERT's own
+    # code and the Trainer of transformers leave out.
     weight_decay: float = 0.0
     b1: float = 0.9
     b2: float = 0.999

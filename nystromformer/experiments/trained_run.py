@@ -110,6 +110,10 @@ class TrainedRun:
     ) -> Prediction:
         """Classifies examples.
 
+        Texts that have more tokens than the task takes are cut, as in training, and a
+        warning counts them. An empty text of bytes has no tokens: its answer is that
+        of the model to padding alone, whatever it says of other texts.
+
         Args:
           inputs: texts, or pairs of texts where an example has two; or token ids
             [B, L] ([B, 2, L] with two inputs), L ≤ the task's max_length.

@@ -118,7 +118,9 @@ def test_predict_takes_pairs_of_texts_as_their_token_ids():
     texts = ["one", "another", "a third", "ö" * 40]
     tokens, lengths = run.task.encode(texts)
     by_ids = run.predict(tokens.reshape(2, 2, 16), lengths.reshape(2, 2))
-    by_text = run.predict([texts[:2], texts[2:]])
+    with pytest.warns(UserWarning, match="1 of 4 texts are cut") as caught:
+        by_text = run.predict([texts[:2], texts[2:]])
+    assert caught[0].filename == __file__
     assert by_ids.probabilities.shape == (2, 2)
     np.testing.assert_array_equal(by_text.probabilities, by_ids.probabilities)
     expected = [str(number) for number in by_text.classes]
