@@ -68,7 +68,7 @@ PUBLISHED = {"landmark_padding": "count", "pinv": "identity"}
         ({}, S, 71, "few"),
         ({}, 13, M, "few"),
         ({}, 5, M, "few"),
-        ({}, M, M, "few"),
+        ({}, M, M, "holes"),
         (RANDOM, S, M, "holes"),
         (RANDOM, S, M, "few"),
         (KMEANS, S, M, "holes"),
