@@ -108,6 +108,7 @@ def test_attention_ignores_garbage_in_padding_forward_and_backward(name, garbage
     expected, expected_gradients = compiled_with_gradients(name)(clean)
     out, gradients = compiled_with_gradients(name)(dirty)
     assert np.isfinite(out).all()
+    # Both are of one program, which puts zeros into the padding before it computes.
     np.testing.assert_array_equal(out[MASK], expected[MASK])
     jax.tree.map(np.testing.assert_array_equal, gradients, expected_gradients)
     _, input_gradients = gradients
