@@ -72,6 +72,7 @@ def test_predict_takes_texts_as_their_token_ids(run, test_split):
     texts = []
     for row, length in zip(test_split.inputs, test_split.lengths, strict=True):
         texts.append(run.task.decode(row[:length]))
+    # Both are the same ids in one program, which takes 32 examples at a time.
     by_text = run.predict(texts).probabilities
     by_ids = run.predict(test_split.inputs, test_split.lengths).probabilities
     np.testing.assert_array_equal(by_text, by_ids)
