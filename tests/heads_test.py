@@ -123,6 +123,7 @@ def test_sequence_classifier_ignores_padding_and_batch(pooling):
     logits = classify(INPUTS, MASK)
     assert logits.shape == (B, C)
     other_tokens = np.where(MASK, INPUTS, (INPUTS + 5) % V)
+    # Both are of one program, which masks the ids before it computes.
     np.testing.assert_array_equal(classify(other_tokens, MASK), logits)
     assert relative_error(classify(other_tokens), classify(INPUTS)) > 1e-3
     logits_of_one_row = classify(INPUTS[1:2, :19])

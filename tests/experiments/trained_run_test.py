@@ -18,6 +18,7 @@ from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.step import split_weights
 from tests.commands import ROOT
 from tests.small import prefixed, result_of, untrained
+from tests.tolerance import TOLERANCE, relative_error
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +72,13 @@ def test_predict_takes_texts_as_their_token_ids(run, test_split):
     texts = []
     for row, length in zip(test_split.inputs, test_split.lengths, strict=True):
         texts.append(run.task.decode(row[:length]))
+    # Both are the same ids in one program, which takes 32 examples at a time.
     by_text = run.predict(texts).probabilities
     by_ids = run.predict(test_split.inputs, test_split.lengths).probabilities
     np.testing.assert_array_equal(by_text, by_ids)
     # An array without axes is one text.
     (by_one_text,) = run.predict(np.array(texts[0])).probabilities
-    np.testing.assert_array_equal(by_one_text, by_ids[0])
+    assert relative_error(by_one_text, by_ids[0]) <= TOLERANCE["same"]
 
 
 def test_predict_of_one_example_without_padding_is_that_among_others(run, test_split):
@@ -214,7 +216,7 @@ def test_attention_gives_rows_of_the_matrix_of_queries_and_keys(matrix_run):
     assert not rows[0, :, 7].any()
 
     one_row = matrix_run.attention(tokens, layer=0, head=1, rows=5, lengths=[7])
-    np.testing.assert_array_equal(one_row[:, 0], rows[:, 1])
+    assert relative_error(one_row[:, 0], rows[:, 1]) <= TOLERANCE["same"]
 
 
 @pytest.mark.parametrize(
