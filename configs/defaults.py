@@ -70,6 +70,11 @@ AS_PUBLISHED = {
     **attention(lsh_scope="chunk", redraw_hashes=True),  # reformer
 }
 
+# In pictures black, the id 0, is padding: so it is for every model in the code of the
+# Long Range Arena, in the paper's, and in that of Skyformer and of xformers.
+BLACK_IS_PADDING = model(ignore_id=0)
+ALL_PIXELS = model(ignore_id=None)
+
 SMOKE = {
     **optimizer(warmup_steps=5),
     **train(num_steps=20, num_epochs=0.0),
@@ -91,7 +96,8 @@ def make_config(
       task: a name in TASKS.
       settings: those of the paper, or ours for a task that it does not have, where
         they differ from the dataclasses' defaults.
-      presets: name -> settings. Settings of an attention apply if it has the option.
+      presets: name -> settings. Settings of an attention apply if it has the option;
+        None is the default of the dataclass.
 
     Raises:
       ValueError: for an unknown task, or a word that is neither an attention nor a
@@ -123,6 +129,8 @@ def make_config(
         merged |= _preset(name, {"smoke": SMOKE, **presets}, is_quick="quick" in names)
     for path, value in merged.items():
         group, key = path.split(".")
+        if value is None:  # The default, a placeholder, knows the type of the key.
+            continue
         if group != "attention" or key in groups[group]:
             groups[group][key] = value
     return ConfigDict(groups)

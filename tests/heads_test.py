@@ -130,6 +130,24 @@ def test_sequence_classifier_ignores_padding_and_batch(pooling):
     assert relative_error(logits[1:2], logits_of_one_row) <= TOLERANCE["float32"]
 
 
+def test_sequence_classifier_reads_a_picture_that_is_all_black():
+    """Nothing of it counts: its logits are those of no token, and all is finite."""
+    graphdef, state = nnx.split(make(ignore_id=0))
+    pictures = INPUTS.copy()
+    pictures[1] = 0
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def run(state, pictures):
+        logits = nnx.merge(graphdef, state)(pictures)
+        return jnp.sin(logits).sum(), logits
+
+    (_, logits), gradient = run(state, pictures)
+    np.testing.assert_array_equal(logits[1], 0)  # the biases are zero
+    assert np.isfinite(logits).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
 def test_sequence_classifier_rejects_a_cls_token_that_is_not_pooled():
     with pytest.raises(ValueError, match="cls_token=True needs pooling"):
         make(cls_token=True)

@@ -125,6 +125,31 @@ def test_landmarks_compares_their_numbers_with_exact_attention():
     )
 
 
+def test_equal_footing_takes_dropout_and_convolution_out_of_a_comparison():
+    """On every task exact attention has the convolution of nystrom's own row."""
+    points = plan_points("equal_footing", tasks=LRA)
+    assert len(points) == 3 * len(LRA)
+    for point in points:
+        config = point.config
+        options = config.attention.options
+        if config.attention.name == "softmax":
+            assert options["dropout_rate"] == 0
+        elif config.attention.name == "nystrom":
+            assert options["conv_kernel_size"] == 35
+            assert options["num_landmarks"] >= config.task.options["max_length"]
+        else:
+            assert config.attention.name == "identity"
+            assert config.model.short_conv == 35
+
+
+def test_quick_has_the_rows_of_equal_footing():
+    """A landmark for each of 48 tokens is exact attention."""
+    softmax, _, identity = PLANS["equal_footing"]["variants"]
+    variants = PLANS["quick"]["variants"]
+    assert variants[-2:] == (softmax, identity)
+    assert nystrom(num_landmarks=48) in variants
+
+
 @pytest.mark.parametrize(
     "variant",
     [

@@ -121,7 +121,7 @@ def _train(
         **_identity(experiment),
         **fit_result,
         **_floors(experiment, splits),
-        "fraction_exact": experiment.fraction_exact(splits["test"].lengths),
+        "fraction_exact": experiment.fraction_exact(splits["test"]),
         "processes": jax.process_count(),
         "mesh": dict(mesh.shape),
         **made_by,
