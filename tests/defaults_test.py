@@ -156,6 +156,13 @@ def test_make_config_gives_an_attention_its_own_options_of_a_preset():
     assert merge_presets("longformer,wide").attention.window == 5
 
 
+def test_make_config_names_an_option_that_no_attention_has():
+    slips = {"slip": attention(num_landmark=7)}
+    message = r"no attention has .* attention\.num_landmark; .* nystrom: num_landmarks, "
+    with pytest.raises(ValueError, match=message):
+        make_config("slip", task="listops", settings={}, presets=slips)
+
+
 def test_make_config_takes_a_preset_given_twice_once():
     for arg in ("quick,quick", "quick,nystrom,quick"):
         assert flat("listops", arg) == flat("listops", "quick")
