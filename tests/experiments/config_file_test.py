@@ -61,11 +61,6 @@ def test_another_objective_drops_the_options_of_the_file():
             {"attention.name": "softmax"},
             "keeps the options of nystrom: .* as in --config=.*/listops.py:softmax$",
         ),
-        (
-            f"{ROOT}/configs/modern.py",
-            {},
-            r"configs/modern\.py is no config file: it .* configs are .*/listops\.py",
-        ),
     ],
 )
 def test_load_config_rejects_in_one_line(file, changes, message):
