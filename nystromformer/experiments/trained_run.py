@@ -246,13 +246,13 @@ def load_run(
     if result is None and not best_weights.exists():
         raise CheckpointError(f"{folder} has not validated yet: resume its training")
     try:
-        weights, meta = load_weights(best_weights, experiment.weight_shapes)
+        weights, best_settings = load_weights(best_weights, experiment.weight_shapes)
     except CheckpointError as error:
         raise CheckpointError(
             f"{error}; copy this folder again, or train the run anew"
         ) from error
-    if meta is not None:  # imported weights have none
-        _check_same_run(folder, settings, compared_settings(meta["settings"]))
+    if best_settings is not None:  # imported weights have none
+        _check_same_run(folder, settings, compared_settings(best_settings))
     return TrainedRun(experiment, weights, result)
 
 

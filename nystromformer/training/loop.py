@@ -281,7 +281,7 @@ class Trainer:
     def _save_best(self) -> None:
         """Saves the best weights where others load them."""
         folder = self.workdir / BEST_FOLDER
-        checkpoint.save_weights(folder, self.best, meta={"settings": self.settings})
+        checkpoint.save_weights(folder, self.best, meta=self.settings)
 
     def _test(self) -> dict[str, float]:
         """Measures each test split with the best weights.
