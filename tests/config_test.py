@@ -68,7 +68,7 @@ BAD = [
     ("model.short_conv", 4, "short_conv must be odd, or 0 for none, got 4"),
     ("model.short_conv", -1, "config.model: short_conv must be odd, or 0 for none"),
     ("model.positions", "absolute", "positions must be one of .*'absolute'"),
-    ("optimizer.decay", "cosine", r"config\.optimizer: decay must be one of .*'cosine'"),
+    ("optimizer.decay", "cosine", r"optimizer: decay must be one of .*'cosine'"),
     ("optimizer.cycle_b1", 1, r"config\.optimizer: cycle_b1 must be bool, got 1"),
     ("optimizer.warmup_steps", 6000, "warmup_steps must be at most 5000, got 6000"),
     ("optimizer.b1", 2.0, r"config\.optimizer: b1 must be in \[0, 1\), got 2"),

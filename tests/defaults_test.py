@@ -158,7 +158,7 @@ def test_make_config_gives_an_attention_its_own_options_of_a_preset():
 
 def test_make_config_names_an_option_that_no_attention_has():
     slips = {"slip": attention(num_landmark=7)}
-    message = r"no attention has .* attention\.num_landmark; .* nystrom: num_landmarks, "
+    message = r"no attention has .* attention\.num_landmark; .*nystrom: num_landmarks, "
     with pytest.raises(ValueError, match=message):
         make_config("slip", task="listops", settings={}, presets=slips)
 

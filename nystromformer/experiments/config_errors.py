@@ -1,8 +1,9 @@
-"""Errors of config files: a bug, no `get_config`, or a key that is not in the config."""
+"""Errors of config files: a bug, no `get_config`, or a key that a config lacks."""
 
 import re
 import traceback
 from pathlib import Path
+from typing import Any
 
 # These functions of a config file or a module run while flags are parsed.
 USER_FUNCTIONS = {"<module>", "get_config"}
@@ -23,7 +24,8 @@ def format_missing_key(error: AttributeError | KeyError) -> str:
     config file.
     """
     if isinstance(error, AttributeError) and error.name == "get_config":
-        return _format_missing_function(Path(error.obj.__file__))
+        config_module: Any = error.obj
+        return _format_missing_function(Path(config_module.__file__))
     reason = error.args[0]
     if isinstance(reason, KeyError):
         sentences = str(reason.args[0]).splitlines()

@@ -114,9 +114,9 @@ def config_from_flags(
     file = config_flags.get_config_filename(flag)
     if "attention.name" in overrides:
         _check_attention_name(file, overrides["attention.name"])
-    if "objective.name" in overrides:
-        if overrides["objective.name"] != read_settings(file)["objective.name"]:
-            groups["objective"] = unflatten_dict(overrides, sep=".")["objective"]
+    objective = overrides.get("objective.name")
+    if objective and objective != read_settings(file)["objective.name"]:
+        groups["objective"] = unflatten_dict(overrides, sep=".")["objective"]
     groups["load"] = list(absolute_names([*groups.get("load", ()), *load]))
     task = groups.get("task", {})
     for key in FOLDERS_OF_DATA:

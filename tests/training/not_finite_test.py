@@ -56,7 +56,9 @@ def test_fit_stops_at_a_nan_and_leaves_a_whole_checkpoint(
 def test_fit_names_a_label_that_may_have_no_class(trainer_in, tmp_path):
     run = trainer_in(tmp_path)
     run.splits["train"].labels[:] = 12
-    message = r"step 1: not finite: the loss; if the model has a class for the label 12, a"
+    message = (
+        r"step 1: .*: the loss; if the model has a class for the label 12, a lower"
+    )
     with pytest.raises(NotFiniteError, match=message):
         run.fit()
 
