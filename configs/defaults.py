@@ -100,8 +100,8 @@ def make_config(
         None is the default of the dataclass.
 
     Raises:
-      ValueError: for an unknown task, or a word that is neither an attention nor a
-        preset.
+      ValueError: for an unknown task, a word that is neither an attention nor a
+        preset, or an option that no attention has.
     """
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}: --load the module that registers it")
@@ -127,12 +127,16 @@ def make_config(
     merged = dict(settings)
     for name in names:
         merged |= _preset(name, {"smoke": SMOKE, **presets}, is_quick="quick" in names)
+    own_options = ATTENTIONS[attention_name].options()
     for path, value in merged.items():
         group, key = path.split(".")
         if value is None:  # The default, a placeholder, knows the type of the key.
             continue
-        if group != "attention" or key in groups[group]:
+        is_option = group == "attention" and key not in ("name", "by_layer")
+        if not is_option or key in own_options:
             groups[group][key] = value
+        else:
+            _check_other_option(key, attention_name)
     return ConfigDict(groups)
 
 
@@ -161,6 +165,16 @@ def _preset(name: str, presets: Mapping[str, Settings], is_quick: bool) -> Setti
     if is_quick and f"quick,{name}" in presets:
         return presets[f"quick,{name}"]
     return presets[name]
+
+
+def _check_other_option(option: str, attention_name: str) -> None:
+    """Raises ValueError unless an option is that of an attention that is not chosen."""
+    if not any(option in cls.options() for cls in ATTENTIONS.values()):
+        known = ", ".join(ATTENTIONS[attention_name].options()) or "none"
+        raise ValueError(
+            f"no attention has the option attention.{option}; those of "
+            f"{attention_name}: {known}"
+        )
 
 
 def make_get_config(

@@ -157,6 +157,13 @@ def test_make_config_takes_none_for_the_default_which_a_flag_may_change():
     assert load_config(file, {"model.ignore_id": 5}).model.ignore_id == 5
 
 
+def test_make_config_names_an_option_that_no_attention_has():
+    slips = {"slip": attention(num_landmark=7)}
+    message = r"no attention has .* attention\.num_landmark; .*nystrom: num_landmarks, "
+    with pytest.raises(ValueError, match=message):
+        make_config("slip", task="listops", settings={}, presets=slips)
+
+
 def test_make_config_takes_a_preset_given_twice_once():
     for arg in ("quick,quick", "quick,nystrom,quick"):
         assert flat("listops", arg) == flat("listops", "quick")

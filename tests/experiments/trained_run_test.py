@@ -1,5 +1,6 @@
 """The best weights of a run, their predictions, and folders that are no run."""
 
+import json
 import re
 import shutil
 from functools import partial
@@ -172,6 +173,21 @@ def test_load_run_rejects_what_is_no_trained_run(workdir, tmp_path):
 
     shutil.copy(workdir / "result.json", tmp_path)
     message = "best is missing.*; copy this folder again, or train the run anew$"
+    with pytest.raises(CheckpointError, match=message):
+        nystromformer.load_run(tmp_path)
+
+
+def test_load_run_rejects_best_weights_of_another_seed(workdir, tmp_path):
+    """The two that are copied are enough to see it; where data lay says nothing."""
+    shutil.copytree(workdir / "best", tmp_path / "best")
+    config = json.loads((workdir / "config.json").read_text())
+    config["task"]["data_dir"] = "/elsewhere"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    nystromformer.load_run(tmp_path)
+
+    config["train"]["seed"] = 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    message = r"best is of another run than config\.json .*: train\.seed is 0 there, 1"
     with pytest.raises(CheckpointError, match=message):
         nystromformer.load_run(tmp_path)
 
