@@ -136,8 +136,11 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises:
       ConfigError: if the config was not written by scripts/train.py.
     """
-    if "preset" not in config or "objective" not in config:
-        raise ConfigError(f"{workdir}/config.json was not written by scripts/train.py")
+    if "objective" not in config:
+        raise ConfigError(
+            f"{workdir}/config.json is not the config of a run: it has no objective; "
+            "name folders of runs of scripts/train.py"
+        )
     result = _read_result(workdir)
     curves = _read_curves(workdir)
     subset = config["task"].get("subset")  # a set of GLUE
@@ -151,7 +154,7 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         "attention": config["attention"]["name"],
         "seed": config["train"]["seed"],
         "settings": _flatten_settings(config),
-        "presets": config["preset"],
+        "presets": config.get("preset"),
         "overrides": config.get("overrides", {}),
         "has_overrides": "overrides" in config,  # Older runs do not record them.
         "num_steps": config["train"]["num_steps"],
@@ -208,7 +211,7 @@ def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     planned does not.
     """
     groups = {key: value for key, value in config.items() if key != "overrides"}
-    presets = config["preset"]
+    presets = config.get("preset")
     subset = config["task"].get("subset")
     if presets:
         words = [word for word in presets.split(",") if word != subset]
