@@ -90,6 +90,9 @@ def test_report_command_writes_to_out_or_says_why_not(commands, three, tmp_path)
     done = commands.run("report.py", str(tmp_path / "none"), f"--out={tmp_path}/new")
     assert f"no runs in {tmp_path}/none: " in refused(done)
     assert not (tmp_path / "new").exists()
+    for args in (["gs://b", "--out=o"], [f"{tmp_path}/runs", "--out=gs://b"]):
+        done = commands.run("report.py", *args)
+        assert "gs://b is not a local or mounted folder" in refused(done)
     by_unknown = "--by=landmarks"
     done = commands.run(
         "report.py", f"{tmp_path}/runs", f"--out={tmp_path}/new", by_unknown
