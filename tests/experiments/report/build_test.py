@@ -27,6 +27,8 @@ def test_build_writes_pages_tables_and_figures(three, tmp_path):
 
     page = (out / "report.html").read_text()
     assert page.count(">81942<") == 3
+    assert page.count(">majority class 0.12, root operator 0.25<") == 3
+    assert "Exact by length" not in page  # No attention here counts such examples.
     assert "nan<" not in page
 
     text = (out / "report.md").read_text()
@@ -45,7 +47,9 @@ def test_build_writes_pages_tables_and_figures(three, tmp_path):
 
 
 def test_build_makes_a_page_that_is_escaped_and_self_contained(runs, tmp_path):
-    result = {"device": NASTY}
+    # A finished run has two metrics, and counts once.
+    other_metric = {"test_f1": 0.25, "other_floors": {"f1": {"majority class": 0.0}}}
+    result = {"device": NASTY, **other_metric}
     runs.add(
         "nystrom,quick",
         0.5,
@@ -60,7 +64,7 @@ def test_build_makes_a_page_that_is_escaped_and_self_contained(runs, tmp_path):
     common = f"preset=quick, train.eval_every=25, device={markupsafe.escape(NASTY)}"
     assert f"2 of 3 runs finished. All of them: {common}, commit=c0ffee." in text
     assert "<script" not in text
-    assert re.findall(r'(?:src|href|srcset)="(.{12})', text) == 4 * ["data:image/s"]
+    assert re.findall(r'(?:src|href|srcset)="(.{12})', text) == 6 * ["data:image/s"]
     assert not re.search(r"https?:|url\(|@import", text)
 
 

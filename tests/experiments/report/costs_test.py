@@ -54,6 +54,21 @@ def test_find_frontier_of_a_loss_is_the_smallest_at_each_cost():
     assert frontier["cost"].tolist() == [100, 200]
 
 
+def test_find_frontier_leaves_out_a_point_that_is_no_better_than_a_cheaper_one():
+    points = pd.DataFrame({"cost": [100, 200, 400], "score": [5.0, 5.0, 4.0]})
+    frontier = _find_frontier(points, COST_AXES["speed"], "accuracy")
+    assert frontier["cost"].tolist() == [200, 400]
+    frontier = _find_frontier(points, COST_AXES["memory"], "accuracy")
+    assert frontier["cost"].tolist() == [100]
+
+
+def test_draw_by_cost_draws_the_mean_cost_of_seeds(runs):
+    add_costs(runs, "softmax,quick", 0.5, 100.0, 1)
+    add_costs(runs, "softmax,quick", 0.5, 300.0, 1, seed=1)
+    add_costs(runs, "nystrom,quick", 0.5, 500.0, 1)
+    assert speeds(read_groups(runs)) == [[500], [200]]
+
+
 def speeds(frame):
     """The examples a second of the points of each line."""
     axes = draw_by_cost(frame, COST_AXES["speed"]).axes[0]
