@@ -1,5 +1,6 @@
 """Figures of scores over what they cost, with the best trade-offs."""
 
+import textwrap
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -11,6 +12,8 @@ from nystromformer.experiments.metric_names import is_higher_better
 from nystromformer.experiments.plotting import add_legend, line_style, new_figure
 from nystromformer.experiments.report.names import EXACT_MARK
 from nystromformer.experiments.report.runs import Frame, heading
+
+LETTERS_BESIDE_A_POINT = 40
 
 
 class CostAxis(NamedTuple):
@@ -158,8 +161,9 @@ def _draw_points(
             **style,
         )
         for point in sorted_points.itertuples():
+            name = point.name.replace(setting, "").strip()
             axes.annotate(
-                point.name.replace(setting, "").strip(),
+                textwrap.fill(name, LETTERS_BESIDE_A_POINT),
                 (point.cost, point.score),
                 xytext=(3, 3),
                 textcoords="offset points",

@@ -203,7 +203,9 @@ def _differs_between_files(
       bool [runs, settings].
     """
     is_from_file = overrides.isna() & (settings != MISSING)
-    is_from_file = is_from_file.mul(has_overrides, axis=0)
+    # Whatever has set an option of the task, runs that differ in it have other data.
+    others = [key for key in settings if not _is_of_task(key)]
+    is_from_file[others] = is_from_file[others].mul(has_overrides, axis=0)
     differs = _has_several_values(settings.where(is_from_file), groups)
     differs[[key for key in settings if _is_of_attention(key)]] = False
     return differs

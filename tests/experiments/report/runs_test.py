@@ -8,7 +8,8 @@ import pytest
 from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.report import names
-from nystromformer.experiments.report.build import shared_facts
+from nystromformer.experiments.report.build import build, shared_facts
+from nystromformer.experiments.report.published import cite
 from nystromformer.experiments.report.runs import read_runs
 from nystromformer.experiments.workdir import write_json
 from tests.experiments.report.conftest import SOFTMAX, delete_settings, set_settings
@@ -210,15 +211,45 @@ def test_read_runs_names_presets_where_there_are_several(runs):
     assert labels(runs) == ["nystrom, paper preset", "nystrom, quick preset"]
 
 
+def test_read_runs_takes_runs_that_are_older_than_what_is_recorded(runs):
+    """They are scored and told apart, and stand beside no published number."""
+    for arg, test, length in (("nystrom", 0.5, 2000), ("softmax", 0.4, 2048)):
+        workdir = runs.add(arg, test, task__max_length=length)
+        config = json.loads((workdir / "config.json").read_text())
+        for key in ("preset", "overrides", "load"):
+            del config[key]
+        write_json(workdir / "config.json", config)
+        result = json.loads((workdir / "result.json").read_text())
+        for key in ("command", "fraction_exact"):
+            del result[key]
+        result["data_sha256"] = {"test": f"of {length}"}
+        write_json(workdir / "result.json", result)
+    build([runs.folder], runs.folder.parent / "out")
+    runs.add("linear", 0.3, result={"data_sha256": {"test": "of 2000"}})
+    frame = runs.read()
+    assert list(frame["label"]) == [
+        "nystrom, max_length 2000",
+        "softmax, max_length 2048",
+        "linear, paper preset",
+    ]
+    assert list(frame["score"]) == [50, 40, 30]
+    assert [cite(run, "listops") for _, run in frame.iterrows()] == ["", "", ""]
+
+
 def test_read_runs_takes_sources_of_ones_own_seed_for_one(runs):
-    for seed in (1, 2):
+    for seed in (1, 10):
         runs.add("nystrom,quick", seed=seed, train__init_from=f"/x/pretrain-seed{seed}")
-    runs.add("nystrom,quick")
+    runs.add("nystrom,quick", seed=2)
     assert labels(runs) == ["nystrom", "nystrom, from /x/pretrain-seed*"]
-    for seed in (1, 2):
+    assert list(runs.read()["seed"]) == [2, 1, 10]
+    for seed in (1, 10):
         runs.add("softmax,quick", seed=seed, train__init_from="/x/pretrain-seed1")
-    softmax = "softmax, from /x/pretrain-seed1, dropout 0.1 on its weights"
-    assert labels(runs)[2:] == [softmax]
+    # The name of a source may only begin with the seed of the run.
+    runs.add("linear,quick", seed=1, train__init_from="/x/pretrain-seed10")
+    assert labels(runs)[2:] == [
+        "softmax, from /x/pretrain-seed1, dropout 0.1 on its weights",
+        "linear, from /x/pretrain-seed10",
+    ]
 
 
 def test_read_runs_gives_an_older_run_the_defaults_of_its_task(runs):
@@ -271,5 +302,5 @@ def test_read_runs_refuses_folders_without_runs(tmp_path):
     with pytest.raises(ConfigError, match=f"no runs in {tmp_path}: "):
         read_runs([tmp_path])
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ConfigError, match=r"config\.json was not written by"):
+    with pytest.raises(ConfigError, match=r"config\.json is not the config of a"):
         read_runs([tmp_path])
