@@ -18,7 +18,7 @@ FLOORS = (
     {"errors", "validation", "streams", "run_files", "training_config"},
     {"precision", "sequence_blocks"},
     {"ops"},
-    {"dot_product", "rotary", "rows", "short_conv", "pooling", "landmark_choice"},
+    {"dot_product", "rotary", "rows", "short_conv", "pooling"},
     {"fused"},
     {"nystrom"},
     {"landmarks"},
