@@ -2,7 +2,8 @@
 
 Linsley et al. 2018 (arXiv:1805.08315) in the sizes of Long Range Arena (Tay et al.
 2021, arXiv:2011.04006). The pictures are drawn here; the released folders are read when
-`source_dir` names them. Path-X is the same at 128 × 128.
+`source_dir` names them. Path-X is the same at 128 × 128. Black pixels are tokens here,
+as in `image`, and padding in the models of the configs.
 """
 
 import functools
