@@ -268,6 +268,6 @@ def _check_same_run(
         if value != best_value:
             raise CheckpointError(
                 f"{folder / BEST_FOLDER} is of another run than {CONFIG_FILE} beside "
-                f"it: {key} is {best_value!r} there, {value!r} here; copy both from the "
-                "same run"
+                f"it: {key} is {best_value!r} there, {value!r} here; copy both from "
+                "the same run"
             )
