@@ -141,8 +141,8 @@ LANDMARKS: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {
     "random": random_tokens,
     "kmeans": lambda x, count, mask, seed: kmeans(x, count, mask),
 }
-# (A [M, M], num_iters) -> Z [M, M]. The identity stands for no inverse at all, the double
-# softmax.
+# (A [M, M], num_iters) -> Z [M, M]. The identity stands for no inverse at all, the
+# double softmax.
 PINVS: dict[str, Callable[[jax.Array, int], jax.Array]] = {
     "iterative": iterative_pinv,
     "exact": lambda a, num_iters: exact_pinv(a),

@@ -265,12 +265,13 @@ def _check_same_run(
 ) -> None:
     """Raises CheckpointError if the best weights are those of a different run.
 
-    A key that only one of the two has is newer than the other.
+    A setting that only one of the two has is newer than the other.
     """
-    for key in settings.keys() & best_settings.keys():
-        if settings[key] != best_settings[key]:
+    for key, value in settings.items():
+        best_value = best_settings.get(key, value)
+        if value != best_value:
             raise CheckpointError(
                 f"{folder / BEST_FOLDER} is of another run than {CONFIG_FILE} beside "
-                f"it: {key} is {best_settings[key]!r} there, {settings[key]!r} here; "
-                "copy both from the same run"
+                f"it: {key} is {best_value!r} there, {value!r} here; copy both from "
+                "the same run"
             )

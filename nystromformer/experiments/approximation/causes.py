@@ -61,7 +61,7 @@ INDEX_COLUMNS = ["layer", "head", "num_landmarks"]
 
 
 @jax.custom_batching.sequential_vmap
-def _svd_alone(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _svd_alone(matrix: jax.Array) -> Any:
     """The singular value decomposition, under vmap one by one as in `exact_pinv`."""
     return jnp.linalg.svd(matrix, full_matrices=False)
 

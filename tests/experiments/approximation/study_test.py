@@ -64,7 +64,7 @@ PAIRS = np.array([[0, 1], [2, 3], [4, 5]])
 def test_write_study_measures_the_longest_examples(
     tmp_path, monkeypatch, pairs, lengths
 ):
-    """Two of them; of a pair both sequences, and the shorter one says how long it is."""
+    """Two of them; of a pair both sequences, and the shorter one is its length."""
     inputs = np.arange(9) < LENGTHS[:, None]
     num_examples = len(LENGTHS) if pairs is None else len(pairs)
     splits = {
