@@ -20,7 +20,6 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from absl import app, flags
@@ -139,7 +138,10 @@ def train(model: nnx.Module) -> nnx.Module:
 
 
 def area_under_curve(model: nnx.Module, num_bags_per_length: int = 64) -> float:
-    """The chance that a new bag of label 1 scores higher than one of label 0."""
+    """The chance that a new bag of label 1 scores higher than one of label 0.
+
+    Equal scores count as half.
+    """
     rng = np.random.default_rng(1)
     graphdef, weights = nnx.split(model)
 
@@ -157,8 +159,8 @@ def area_under_curve(model: nnx.Module, num_bags_per_length: int = 64) -> float:
             all_labels.extend(labels)
     scores = np.array(all_scores)
     is_positive = np.array(all_labels) == 1
-    is_ranked_right = scores[is_positive][:, None] > scores[~is_positive]
-    return float(is_ranked_right.mean())
+    differences = scores[is_positive][:, None] - scores[~is_positive]
+    return float(np.mean((differences > 0) + 0.5 * (differences == 0)))
 
 
 class Recorder(nnx.Module):
@@ -177,16 +179,23 @@ class Recorder(nnx.Module):
 
 def weights_of_cls(model: SequenceClassifier, bag: np.ndarray) -> np.ndarray:
     """The weight [size] that [CLS] gives each patch, averaged over heads."""
-    model = nnx.clone(model)
-    last_layer: Any = model.encoder.blocks[-1].attention
-    recorder = Recorder(last_layer.attention)
-    last_layer.attention = recorder
-    model(jnp.asarray(bag)[None])
+    graphdef, state = nnx.split(model)
 
-    first_row = functools.partial(nystrom_rows, rows=[0], num_landmarks=LANDMARKS)
-    rows_of_heads = jax.vmap(first_row, in_axes=1)(recorder.query[0], recorder.key[0])
-    row = rows_of_heads.mean(0)[0]  # [N, 1, 1 + size] -> [1 + size]
-    return np.asarray(row[1:])
+    @jax.jit
+    def last_row_of_cls(state: Any, bag: jax.Array) -> jax.Array:
+        model = nnx.merge(graphdef, state)
+        last_layer: Any = model.encoder.blocks[-1].attention
+        recorder = Recorder(last_layer.attention)
+        last_layer.attention = recorder
+        model(bag[None])
+
+        first_row = functools.partial(nystrom_rows, rows=[0], num_landmarks=LANDMARKS)
+        rows_of_heads = jax.vmap(first_row, in_axes=1)(
+            recorder.query[0], recorder.key[0]
+        )
+        return rows_of_heads.mean(0)[0]  # [N, 1, 1 + size] -> [1 + size]
+
+    return np.asarray(last_row_of_cls(state, bag)[1:])
 
 
 def draw(weights: np.ndarray, carriers: np.ndarray, path: str) -> None:

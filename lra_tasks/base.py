@@ -1,5 +1,6 @@
 """Task: the base class of all tasks."""
 
+import copy
 import functools
 import hashlib
 import json
@@ -8,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from etils import epath
@@ -233,6 +234,16 @@ class Task:
         if self.vocabulary is None:
             raise DataError(f"{self.name}: its inputs are not made from text")
         return self.vocabulary.rows(to_tuples(texts), self.max_length)
+
+    def with_more_room(self) -> Self:
+        """Returns the task with room for one token more; a text that was cut fills it.
+
+        Its vocabulary is the same.
+        """
+        task = copy.copy(self)
+        # A frozen dataclass forbids plain assignment.
+        object.__setattr__(task, "max_length", self.max_length + 1)
+        return task
 
     def encode_split(self, texts: Sequence[Any], labels: Sequence[int]) -> Split:
         """Makes a split of texts, as `encode` takes them, and their labels."""

@@ -146,16 +146,27 @@ class ListOps(Task):
             raise DataError(f"{path}: {error}") from None
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `Task.encode`; parentheses, as in the released files, are ignored."""
+        """As `Task.encode`; parentheses, as in the released files, are ignored.
+
+        Raises:
+          DataError: for another token, and for a text that is not one expression.
+        """
         rows = []
-        for text in texts:
+        for number, text in enumerate(texts, start=1):
             tokens = text.replace("(", " ").replace(")", " ").split()
             try:
                 ids = [TOKEN_ID[token] for token in tokens]
             except KeyError as error:
                 raise DataError(f"{error} is not a token of ListOps") from None
             check_length(self.name, len(ids), self.max_length)
-            rows.append(np.array(ids, np.uint8))
+            row = np.array(ids, np.uint8)
+            is_inside = _depths(row) > 0
+            self.require(
+                bool(is_inside[:-1].all()) and not is_inside[-1],
+                f"text {number}, {text!r:.60}, is not one expression: close each "
+                "operator once, as in '[MAX 3 [MIN 8 5 ] ]'",
+            )
+            rows.append(row)
         return pad(rows, self.max_length, np.uint8)
 
     def decode(self, tokens: np.ndarray) -> str:
@@ -186,12 +197,16 @@ class ListOps(Task):
         return np.where(is_digit, roots - FIRST_DIGIT, counts.argmax(axis=1)[roots])
 
 
+def _depths(tokens: np.ndarray) -> np.ndarray:
+    """The number of operators that are open after each token, int `[…, L]`."""
+    is_operator = (tokens >= FIRST_OPERATOR) & (tokens < CLOSE)
+    is_close = tokens == CLOSE
+    return np.cumsum(is_operator, axis=-1) - np.cumsum(is_close, axis=-1)
+
+
 def _guess_by_literals(test: Split, by_root: np.ndarray) -> np.ndarray:
     """The root applied to its literal arguments; `by_root` where there are none."""
-    is_operator = (test.inputs >= FIRST_OPERATOR) & (test.inputs < CLOSE)
-    is_close = test.inputs == CLOSE
-    depth = np.cumsum(is_operator, axis=1) - np.cumsum(is_close, axis=1)
-    is_literal = (depth == 1) & (test.inputs >= FIRST_DIGIT)
+    is_literal = (_depths(test.inputs) == 1) & (test.inputs >= FIRST_DIGIT)
 
     arity = is_literal.sum(axis=1)
     has_literals = arity > 0

@@ -10,7 +10,7 @@ import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from tqdm import tqdm
@@ -95,6 +95,12 @@ class TextTask(Task):
         if self.vocabulary is not None:
             return super().encode(texts)
         return encode_bytes(texts, self.max_length, self.num_bytes)
+
+    def with_more_room(self) -> Self:
+        task = super().with_more_room()
+        if self.num_bytes is not None:
+            object.__setattr__(task, "num_bytes", self.num_bytes + 1)
+        return task
 
     def decode(self, tokens: np.ndarray) -> str:
         if self.vocabulary is not None:

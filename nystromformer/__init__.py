@@ -58,7 +58,8 @@ def __getattr__(name: str) -> Any:
         if name not in _EXTRAS:
             raise
         raise ModuleNotFoundError(
-            f"{name} needs pip install 'nystromformer-jax[{_EXTRAS[name]}]': {error}"
+            f"{name} needs `pip install '.[{_EXTRAS[name]}]'` in the folder of "
+            f"nystromformer-jax: {error}"
         ) from error
     return getattr(module, name)
 

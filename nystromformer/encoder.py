@@ -118,7 +118,8 @@ class Encoder(nnx.Module):
 
         Args:
           inputs: 1 ≤ L ≤ max_length. Where the mask is False they may be anything, also
-            ids outside the vocabulary or NaN, and so may token_types.
+            ids outside the vocabulary or NaN, and so may token_types. Elsewhere the
+            vector of an id outside, as −1 is, becomes NaN.
           mask: [B, L] bool, True = a token, False = padding; None = all are tokens.
           dropout_rng: a key, or None for no dropout.
           token_types: [B, L] ids; None = as the separators say, and 0 for features or

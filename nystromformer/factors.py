@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nystromformer.landmark_choice import choose_landmarks
 from nystromformer.landmarks import LANDMARKS, PINVS, random_positions
+from nystromformer.nystrom import choose_landmarks
 from nystromformer.ops import zero_masked
 from nystromformer.precision import at_least_float32
 from nystromformer.sequence_blocks import first_valid_positions
@@ -45,16 +45,16 @@ def nystrom_kernels(
     key: jax.Array,
     mask: jax.Array | None = None,
     *,
+    query_mask: jax.Array | None = None,
     num_landmarks: int = 64,
     landmark_padding: str = "mask",
     landmarks: str = "segment_means",
     landmark_seed: int = 0,
-    cross_attention: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """F = softmax(Q K̃ᵀ), A = softmax(Q̃ K̃ᵀ), B = softmax(Q̃ Kᵀ) of eq. (13).
 
     Args:
-      query, key, mask, num_landmarks, landmark_padding, cross_attention: as in
+      query, key, mask, query_mask, num_landmarks, landmark_padding: as in
         `nystrom_factors`.
       landmarks: a name in LANDMARKS.
       landmark_seed: the seed of random landmarks.
@@ -66,18 +66,17 @@ def nystrom_kernels(
         # Attention is exact, and padding has no part in it.
         landmark_padding = "mask"
     key = zero_masked(key, mask)
-    tokens = query
-    if query.shape[0] == key.shape[0] and not cross_attention:
-        # The mask is that of the queries, too: where it is False they may be NaN.
-        tokens = zero_masked(query, mask)
+    if query_mask is None and query.shape[0] == key.shape[0]:
+        query_mask = mask
     query_landmarks, key_landmarks, exists = choose_landmarks(
-        tokens,
+        # Where the mask is False queries may be NaN.
+        zero_masked(query, query_mask),
         key,
         mask,
+        query_mask,
         num_landmarks=num_landmarks,
         landmark_padding=landmark_padding,
         make_landmarks=functools.partial(LANDMARKS[landmarks], seed=landmark_seed),
-        cross_attention=cross_attention,
     )
     f = softmax_matrix(query, key_landmarks, exists)
     a = softmax_matrix(query_landmarks, key_landmarks)
@@ -90,28 +89,29 @@ def nystrom_factors(
     key: jax.Array,
     mask: jax.Array | None = None,
     *,
+    query_mask: jax.Array | None = None,
     num_landmarks: int = 64,
     num_pinv_iters: int = 6,
     landmark_padding: str = "mask",
     pinv: str = "iterative",
     landmarks: str = "segment_means",
     landmark_seed: int = 0,
-    cross_attention: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """F, Z and B, whose product F Z B is the [T, S] matrix that `nystrom` applies.
 
     Args:
       query: [T, H].
       key: [S, H].
-      mask: [S] bool, True = attend; None = all. With T = S it also says which queries
-        make landmarks, unless in cross attention.
+      mask: [S] bool, True = attend; None = all.
+      query_mask: [T] bool, True = the query counts in the landmarks of queries. None:
+        with T = S this is self-attention and `mask` says it; with T ≠ S every query
+        counts.
       num_landmarks: M.
       num_pinv_iters: the iterations towards the pseudo-inverse.
       landmark_padding: "mask" or "count", as in `nystrom`.
       pinv: a name in PINVS.
       landmarks: a name in LANDMARKS.
       landmark_seed: the seed of random landmarks.
-      cross_attention: whether queries and keys are of different tokens, even if T = S.
 
     Returns:
       F [T, M], Z [M, M] and B [M, S] in at least float32. The product's rows need not
@@ -122,11 +122,11 @@ def nystrom_factors(
         query,
         key,
         mask,
+        query_mask=query_mask,
         num_landmarks=num_landmarks,
         landmark_padding=landmark_padding,
         landmarks=landmarks,
         landmark_seed=landmark_seed,
-        cross_attention=cross_attention,
     )
     num_queries = query.shape[0]
     length = key.shape[0]

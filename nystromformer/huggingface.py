@@ -57,7 +57,8 @@ def load_pretrained(
 ) -> Any:
     """The model of a folder with config.json and model.safetensors.
 
-    pytorch_model.bin is read, too, where torch is installed.
+    pytorch_model.bin is read, too, where torch is installed. Either may be in parts,
+    with the index that transformers writes.
 
     Args:
       folder: a folder that transformers has written.

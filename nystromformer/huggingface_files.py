@@ -1,6 +1,7 @@
 """The files of a folder that transformers has written: config.json and the weights."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,21 @@ from safetensors import safe_open
 
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
-from nystromformer.huggingface_layout import LAYOUTS, OLD_ENDINGS, Layout, Tensors
+from nystromformer.huggingface_layout import (
+    LAYOUTS,
+    OLD_ENDINGS,
+    WORDS,
+    Layout,
+    Tensors,
+)
 from nystromformer.validation import check_choice
 
 CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
-PICKLED_WEIGHTS_FILE = "pytorch_model.bin"
+# The first of these that is there holds the weights. Either may be in parts, which
+# FILE.index.json names.
+WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
+# What DataParallel and torch.compile put in front of all names.
+WRAPPERS = ("module.", "_orig_mod.")
 GELUS = {"gelu_new": "tanh", "gelu": "erf", "gelu_pytorch_tanh": "tanh"}
 
 
@@ -111,12 +121,12 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 def _choose_attention(settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Name and options of the attention that PyTorch computes."""
+    kind = settings.get("position_embedding_type", "absolute")
+    check_choice("position_embedding_type", kind, ("absolute",))
     if settings["model_type"] != "nystromformer":
         # RoBERTa's first position is pad_token_id + 1, and 2 rows are reserved here.
         if settings["model_type"] == "roberta":
             check_choice("pad_token_id", settings["pad_token_id"], (1,))
-        kind = settings.get("position_embedding_type", "absolute")
-        check_choice("position_embedding_type", kind, ("absolute",))
         check_choice("is_decoder", settings.get("is_decoder", False), (False,))
         return "softmax", {"dropout_rate": settings["attention_probs_dropout_prob"]}
 
@@ -133,32 +143,23 @@ def _choose_attention(settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 def read_tensors(folder: Path, layout: Layout) -> Tensors:
     """Reads the tensors of a folder by the names that they have in a model with a head.
 
-    A tensor that the file holds under two names is there once.
+    A tensor that the folder holds under two names is there once.
 
     Raises:
-      PretrainedError: if the file is missing or damaged, or there are several.
+      PretrainedError: if a file is missing or damaged.
     """
-    path = folder / WEIGHTS_FILE
-    if not path.exists():
-        path = folder / PICKLED_WEIGHTS_FILE
-    if not path.exists() and any(folder.glob("*-of-*")):
-        raise PretrainedError(
-            f"{folder} has its weights in several files, and they must be in one: load "
-            "them with transformers, and write them by "
-            "model.save_pretrained(FOLDER, max_shard_size='100GB')"
-        )
-    if not path.exists():
-        raise PretrainedError(
-            f"{folder} has no {WEIGHTS_FILE}: download the whole folder, or let "
-            "transformers write it, by model.save_pretrained(FOLDER)"
-        )
-    try:
-        is_pickled = path.name == PICKLED_WEIGHTS_FILE
-        tensors = _read_pickle(path) if is_pickled else _read_safetensors(path)
-    except Exception as error:  # Each library has errors of its own.
-        reason = str(error).partition("\n")[0]
-        raise PretrainedError(f"{path} cannot be read ({reason})") from error
+    tensors: Tensors = {}
+    for path in _find_weights(folder):
+        is_pickled = path.suffix == ".bin"
+        try:
+            tensors |= _read_pickle(path) if is_pickled else _read_safetensors(path)
+        except Exception as error:  # Each library has errors of its own.
+            reason = str(error).partition("\n")[0]
+            raise PretrainedError(f"{path} cannot be read ({reason})") from error
 
+    for wrapper in WRAPPERS:
+        tensors = {name.removeprefix(wrapper): x for name, x in tensors.items()}
+    _check_prefix(folder, layout, tensors)
     if not any(name.startswith(layout.base) for name in tensors):
         tensors = {layout.base + name: x for name, x in tensors.items()}
     for old, new in OLD_ENDINGS.items():
@@ -179,6 +180,48 @@ def read_tensors(folder: Path, layout: Layout) -> Tensors:
         positions = tensors[layout.positions]
         tensors[layout.positions] = positions[layout.num_reserved_positions :]
     return tensors
+
+
+def _find_weights(folder: Path) -> list[Path]:
+    """Finds the file of the weights, or all those that an index names."""
+    for name in WEIGHTS_FILES:
+        if (folder / name).exists():
+            return [folder / name]
+        index = folder / f"{name}.index.json"
+        if index.exists():
+            return _read_index(index)
+    raise PretrainedError(
+        f"{folder} has no {WEIGHTS_FILES[0]}, nor an index of its parts: download the "
+        "whole folder, or let transformers write it, by model.save_pretrained(FOLDER)"
+    )
+
+
+def _read_index(index: Path) -> list[Path]:
+    """The files that hold the tensors of an index."""
+    try:
+        names = set(json.loads(index.read_bytes())["weight_map"].values())
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PretrainedError(f"{index} is not as published: {error!r}") from error
+    files = [index.with_name(name) for name in sorted(names)]
+    for file in files:
+        if not file.exists():
+            raise PretrainedError(
+                f"{file} is missing, and {index.name} names it: download it, too"
+            )
+    return files
+
+
+def _check_prefix(folder: Path, layout: Layout, names: Iterable[str]) -> None:
+    """Raises PretrainedError if an encoder is there under names of another model."""
+    for name in names:
+        prefix = name.removesuffix(WORDS)
+        if name.endswith(WORDS) and prefix not in ("", layout.base):
+            raise PretrainedError(
+                f"{folder}: the names of the encoder's tensors begin with {prefix!r}, "
+                f"and must begin with {layout.base!r}: rename them, or let "
+                "transformers write that part of the model alone, by "
+                "model.save_pretrained(FOLDER)"
+            )
 
 
 def _read_safetensors(path: Path) -> Tensors:

@@ -234,9 +234,11 @@ def call_with_remat(block: Block, *inputs: Any) -> jax.Array:
     would be an error.
     """
     graphdef, state = nnx.split(block)
+    return _merge_and_call(graphdef, state, *inputs)
 
-    @jax.checkpoint
-    def run(state: nnx.State, *inputs: Any) -> jax.Array:
-        return nnx.merge(graphdef, state)(*inputs)
 
-    return run(state, *inputs)
+@functools.partial(jax.checkpoint, static_argnums=0)
+def _merge_and_call(
+    graphdef: nnx.GraphDef[Block], state: nnx.State, *inputs: Any
+) -> jax.Array:
+    return nnx.merge(graphdef, state)(*inputs)

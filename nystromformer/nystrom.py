@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.dot_product import attend
-from nystromformer.landmark_choice import choose_landmarks
+from nystromformer.ops import zero_masked
 from nystromformer.precision import at_least_float32, tensor_core_precision
 from nystromformer.rows import sum_rows
 from nystromformer.sequence_blocks import first_valid_positions, ranks
@@ -132,31 +132,46 @@ def iterative_pinv(
         norm_1 = lax.all_gather(norm_1, axis).max(0)
         norm_inf = lax.all_gather(norm_inf, axis).max(0)
     z_0 = a.mT / (norm_1 * norm_inf)[..., None, None]
-    eye = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
-
-    def iterate(
-        a: jax.Array, z: jax.Array, precision: Precision, unroll: bool
-    ) -> jax.Array:
-        matmul = functools.partial(jnp.matmul, precision=precision)
-
-        def step(z: jax.Array, _: None) -> tuple[jax.Array, None]:
-            az = matmul(a, z)
-            inner = 15 * eye - matmul(az, 7 * eye - az)
-            return 0.25 * matmul(z, 13 * eye - matmul(az, inner)), None
-
-        return lax.scan(step, z, length=num_iters, unroll=unroll)[0]
-
-    # A loop that is not unrolled makes a GPU copy more. Unrolled, it takes a TPU's
-    # compiler twice as long.
+    iterate = functools.partial(_iterate, num_iters=num_iters)
+    precision = tensor_core_precision(a.dtype)
     return lax.platform_dependent(
         a,
         z_0,
-        cpu=functools.partial(iterate, precision="highest", unroll=True),
-        cuda=functools.partial(
-            iterate, precision=tensor_core_precision(a.dtype), unroll=True
-        ),
-        default=functools.partial(iterate, precision="highest", unroll=False),
+        cpu=functools.partial(iterate, precision="highest"),
+        cuda=functools.partial(iterate, precision=precision),
+        default=functools.partial(_iterate_in_a_loop, num_iters=num_iters),
     )
+
+
+def _iterate(
+    a: jax.Array, z: jax.Array, num_iters: int, precision: Precision
+) -> jax.Array:
+    for _ in range(num_iters):
+        z = _razavi_step(a, z, precision)
+    return z
+
+
+@functools.partial(jax.jit, static_argnames="num_iters")
+def _iterate_in_a_loop(a: jax.Array, z: jax.Array, num_iters: int) -> jax.Array:
+    """`_iterate` as a loop, which saves a TPU's compiler half of its time.
+
+    It would make a GPU copy more. Without the `jit` here, a caller that compiles
+    nothing would compile the loop anew at each call.
+    """
+
+    def step(z: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return _razavi_step(a, z, "highest"), None
+
+    return lax.scan(step, z, length=num_iters)[0]
+
+
+def _razavi_step(a: jax.Array, z: jax.Array, precision: Precision) -> jax.Array:
+    """¼ Z (13 I − A Z (15 I − A Z (7 I − A Z)))."""
+    matmul = functools.partial(jnp.matmul, precision=precision)
+    eye = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
+    az = matmul(a, z)
+    inner = 15 * eye - matmul(az, 7 * eye - az)
+    return 0.25 * matmul(z, 13 * eye - matmul(az, inner))
 
 
 def nystrom(
@@ -165,13 +180,13 @@ def nystrom(
     value: jax.Array,
     mask: jax.Array | None = None,
     *,
+    query_mask: jax.Array | None = None,
     num_landmarks: int,
     num_pinv_iters: int = 6,
     landmark_padding: str = "mask",
     make_landmarks: Callable[..., tuple[jax.Array, jax.Array]] = segment_means,
     invert: Callable[[jax.Array, int], jax.Array] = iterative_pinv,
     precision: Precision = None,
-    cross_attention: bool = False,
     attend_head: Callable[..., jax.Array] = attend,
 ) -> jax.Array:
     """Nyström attention of one head of one sequence, eq. (13).
@@ -181,8 +196,10 @@ def nystrom(
       key: [S, H].
       value: [S, E].
       mask: [S] bool, True = attend; None = all. Keys and values that it excludes must
-        be zero. With T = S, unless in cross attention, it also says which queries make
-        Q̃; the others must be finite.
+        be zero.
+      query_mask: [T] bool, True = the query counts in Q̃; the others must be finite.
+        None: with T = S this is self-attention and `mask` says it; with T ≠ S every
+        query counts.
       num_landmarks: M ≥ 1. Attention is exact if M ≥ T or M ≥ S, and with
         landmark_padding="mask" also if M ≥ the number n of valid keys.
       num_pinv_iters: the number of iterations of `invert`.
@@ -193,7 +210,6 @@ def nystrom(
       invert: a function as `iterative_pinv`, the paper's choice;
         `nystromformer.landmarks` has others.
       precision: the precision of the products with T or S rows.
-      cross_attention: whether queries and keys are of different tokens, even if T = S.
       attend_head: a function as `dot_product.attend`, for the two attentions.
 
     Returns:
@@ -207,10 +223,10 @@ def nystrom(
         query,
         key,
         mask,
+        query_mask,
         num_landmarks=num_landmarks,
         landmark_padding=landmark_padding,
         make_landmarks=make_landmarks,
-        cross_attention=cross_attention,
     )
     scaled_query_landmarks = query_landmarks * scale
     scaled_key_landmarks = key_landmarks * scale
@@ -244,6 +260,34 @@ def nystrom(
         exists,
         precision=precision,
     )
+
+
+def choose_landmarks(
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None,
+    query_mask: jax.Array | None,
+    *,
+    num_landmarks: int,
+    landmark_padding: str,
+    make_landmarks: Callable[..., tuple[jax.Array, jax.Array]],
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Chooses the landmarks of queries and of keys; the arguments are `nystrom`'s.
+
+    Returns:
+      Q̃ [M, H] and K̃ [M, H] in at least float32, and which landmarks of keys exist,
+      bool [M].
+    """
+    if query_mask is None and len(query) == len(key):
+        query_mask = mask
+    if landmark_padding == "count":
+        # Tokens that are left out count as zeros, as keys are there already.
+        query = zero_masked(query, query_mask)
+        mask = None
+        query_mask = None
+    query_landmarks, _ = make_landmarks(query, num_landmarks, query_mask)
+    key_landmarks, exists = make_landmarks(key, num_landmarks, mask)
+    return query_landmarks, key_landmarks, exists
 
 
 def _identity_if_exact(matrix: jax.Array, mask: jax.Array) -> jax.Array:

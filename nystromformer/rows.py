@@ -67,6 +67,8 @@ def _multiply(
 def take_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
     """Takes the rows of a table [V, E] at ids [...], as [..., E].
 
+    The row of an id that the table does not have, below 0 or from V on, is NaN.
+
     Raises:
       ValueError: ids that are no integers.
     """
@@ -81,7 +83,11 @@ def take_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def _take_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
-    return jnp.take(table, ids, axis=0)
+    return _get_rows(table, ids)
+
+
+def _get_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
+    return table.at[ids].get(mode="fill", wrap_negative_indices=False)
 
 
 def _take_rows_forward(table: jax.Array, ids: jax.Array) -> Any:
@@ -95,8 +101,8 @@ def _take_rows_backward(residuals: Any, cotangent: jax.Array) -> Any:
 
     def add_rows(cotangent: jax.Array, ids: jax.Array) -> jax.Array:
         """The gradient as jax has it: each row is added to the row of its id."""
-        take = functools.partial(jnp.take, indices=ids, axis=0)
-        (gradient,) = jax.linear_transpose(take, table)(cotangent)
+        get_rows = functools.partial(_get_rows, ids=ids)
+        (gradient,) = jax.linear_transpose(get_rows, table)(cotangent)
         return gradient
 
     def add_rows_and_sum_zeros(cotangent: jax.Array, ids: jax.Array) -> jax.Array:

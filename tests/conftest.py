@@ -1,5 +1,6 @@
 """What every test gets: strict broadcasting, kept programs and shared fixtures."""
 
+import ctypes
 import gc
 import os
 import shutil
@@ -11,6 +12,7 @@ import jaxlib
 import pytest
 from filelock import FileLock
 
+from nystromformer.experiments.cores import num_cores
 from tests.commands import ROOT, Commands
 
 # A process under nohup, or in a shell's background, ignores these signals, and so do
@@ -23,6 +25,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Programs are kept for other workers and the next run.
 PROGRAMS = ROOT / ".pytest_cache" / "programs"
 MAX_BYTES_OF_PROGRAMS = 2**30
+BYTES_PER_WORKER = 5 * 2**29
+LIBC = ctypes.CDLL(None)
 is_worker = "PYTEST_XDIST_WORKER" in os.environ
 num_bytes = sum(path.stat().st_size for path in PROGRAMS.glob("*"))
 if num_bytes > MAX_BYTES_OF_PROGRAMS and not is_worker:
@@ -53,6 +57,18 @@ def pytest_configure(config):
         os.environ.update(JAX_DISABLE_MOST_OPTIMIZATIONS="1", XLA_FLAGS=FLAGS)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Starts a worker a core, as long as there is memory for all.
+
+    A worker grows to about 1.2 GB, and the commands that it starts need as much again.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+    if limit.exists() and limit.read_text().strip().isdigit():
+        memory = min(memory, int(limit.read_text()))
+    return max(1, min(num_cores(), memory // BYTES_PER_WORKER))
+
+
 def pytest_collection_finish():
     """Makes garbage collection rare, which took a sixth of the time of the tests.
 
@@ -65,9 +81,14 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """Frees the memory of a module's programs, about 2 MB each, when it is done."""
+    """Frees the memory of a module's programs, about 2 MB each, when it is done.
+
+    glibc keeps what is freed for later, half a gigabyte of it, unless it is asked.
+    """
     yield
     jax.clear_caches()
+    if hasattr(LIBC, "malloc_trim"):
+        LIBC.malloc_trim(0)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.commands import ROOT
+from tests.tolerance import TOLERANCE
 
 NOTEBOOK = ROOT / "examples" / "nystrom_in_pictures.ipynb"
 
@@ -67,6 +68,65 @@ def print_size(model, bag):
 bags.weights_of_cls = print_size
 app.run(bags.main)
 """
+
+
+# Two parts of the example, with small models that are not trained.
+PARTS_OF_BAGS = f'''
+import dataclasses
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+from absl import app
+from flax import nnx
+
+sys.path.insert(0, {str(ROOT / "examples")!r})
+import bags
+
+bags.BATCH_SIZES = {{1_250: 16}}
+bags.LANDMARKS = 8
+
+
+def swap_heads(param):
+    """Swaps the two heads of queries, keys and values, 16 numbers each."""
+    heads = jnp.reshape(param[...], (-1, 3, 2, 16))
+    param[...] = jnp.flip(heads, axis=2).reshape(param.shape)
+
+
+class EqualScores(nnx.Module):
+    def __call__(self, inputs, mask):
+        return jnp.zeros((len(inputs), 2))
+
+
+def main(_):
+    print(bags.area_under_curve(EqualScores(), num_bags_per_length=16))
+
+    options = dict(num_landmarks=8)
+    config = dataclasses.replace(bags.CONFIG, attention_options=options, max_length=64)
+    model = bags.SequenceClassifier(
+        config, num_classes=2, pooling="cls_token", rngs=nnx.Rngs(0)
+    )
+    bag, _ = bags.make_bag(np.random.default_rng(0), 64, label=1)
+    weights = bags.weights_of_cls(model, bag)
+    project = model.encoder.blocks[-1].attention.project
+    swap_heads(project.kernel)
+    swap_heads(project.bias)
+    swapped_weights = bags.weights_of_cls(model, bag)
+    print(np.max(np.abs(swapped_weights - weights)) / np.max(np.abs(weights)))
+
+
+app.run(main)
+'''
+
+
+def test_bags_counts_ties_as_half_and_averages_over_heads(commands, tmp_path):
+    script = tmp_path / "parts_of_bags.py"
+    script.write_text(PARTS_OF_BAGS)
+    done = commands.run(str(script))
+    assert done.returncode == 0, done.stderr
+    area, change_with_swapped_heads = map(float, done.stdout.split())
+    assert area == 0.5
+    assert change_with_swapped_heads <= TOLERANCE["float32"]
 
 
 @pytest.mark.slow

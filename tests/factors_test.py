@@ -9,6 +9,7 @@ import pytest
 
 from nystromformer import factors
 from nystromformer.landmarks import random_positions
+from nystromformer.nystrom import nystrom
 from tests import paper
 from tests.attention.cases import normal, one_head
 from tests.jaxpr import quadratic_shapes
@@ -67,6 +68,7 @@ PUBLISHED = {"landmark_padding": "count", "pinv": "identity"}
         ({}, S, 71, "few"),
         ({}, 13, M, "few"),
         ({}, 5, M, "few"),
+        ({}, M, M, "holes"),
         (RANDOM, S, M, "holes"),
         (RANDOM, S, M, "few"),
         (KMEANS, S, M, "holes"),
@@ -104,13 +106,25 @@ def test_factors_and_rows_promote_no_dtype_unasked():
 
 
 @pytest.mark.parametrize("num_landmarks", [M, 71])
-def test_factors_and_rows_are_of_cross_attention_where_lengths_are_equal(num_landmarks):
+@pytest.mark.parametrize("query_mask", ["all", "holes"])
+def test_factors_and_rows_are_of_cross_attention_where_lengths_are_equal(
+    num_landmarks, query_mask
+):
+    """A query that does not count may be NaN, and its row is."""
     mask = MASKS["padding"]
+    counts = MASKS[query_mask]
     query, key, value = normal(0, 3, S, H)
-    options = {"num_landmarks": num_landmarks, "cross_attention": True}
-    expected = attend(query, key, value, mask, **options)
-    matrix, rows = matrix_and_rows(query, key, mask, rows=[S - 1, 0], **options)
-    assert relative_error(matrix @ value, expected) <= TOLERANCE["float64"]
+    options = {"num_landmarks": num_landmarks, "query_mask": counts}
+    with jax.enable_x64(True):
+        zeroed = [jnp.asarray(np.where(mask[:, None], x, 0)) for x in (key, value)]
+        expected = nystrom(jnp.asarray(query), *zeroed, jnp.asarray(mask), **options)
+
+        query = np.where(counts[:, None], query, np.nan)
+        f, z, b = factors.nystrom_factors(query, key, mask, **options)
+        rows = factors.nystrom_rows(query, key, [S - 1, 0], mask, **options)
+        matrix = np.asarray(f @ z @ b)
+    error = relative_error((matrix @ value)[counts], np.asarray(expected)[counts])
+    assert error <= TOLERANCE["float64"]
     assert relative_error(rows, matrix[[S - 1, 0]]) <= TOLERANCE["float64"]
 
 

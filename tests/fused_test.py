@@ -15,6 +15,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
 from nystromformer.fused import attend_fused_head, attend_with_lengths
+from nystromformer.ops import zero_masked
 from tests.attention.cases import make, normal
 from tests.jaxpr import equations
 from tests.tolerance import TOLERANCE, relative_error
@@ -34,6 +35,12 @@ MASKS = {
     "holes": np.random.default_rng(0).random((B, LENGTH)) < 0.6,
     "no key": np.arange(LENGTH) < np.array([[0], [57], [0]]),
 }
+
+
+@pytest.fixture(autouse=True)
+def forget_other_machines():
+    """What was traced as on one machine must not stand for what another would do."""
+    jax.clear_caches()
 
 
 @pytest.fixture
@@ -163,7 +170,8 @@ def test_softmax_on_a_cpu_is_the_same_program_where_cudnn_is_installed(has_cudnn
     assert primitives(SOFTMAX) == primitives(blocks)
 
     inputs = qkv("bfloat16")
-    np.testing.assert_array_equal(SOFTMAX(*inputs), blocks(*inputs))
+    error = relative_error(SOFTMAX(*inputs), blocks(*inputs))
+    assert error <= TOLERANCE["bfloat16"]
 
 
 # JAX's plain implementation of what the kernel computes.
@@ -195,7 +203,7 @@ def test_lengths_in_place_of_a_mask_are_the_same_attention(name, length):
     is_valid = np.ones((B, length), bool)
     if MASKS[name] is not None:
         mask = jnp.asarray(MASKS[name][:, :length])
-        inputs = SOFTMAX.zero_padding(*inputs, mask)
+        inputs = [zero_masked(x, mask) for x in inputs]
         # Without keys there is nothing to compare.
         is_valid &= np.asarray(mask).any(1)[:, None]
 
@@ -298,7 +306,8 @@ def test_nystrom_with_fused_attentions_is_the_same_on_a_cpu():
         nystrom = make_nystrom(fused)
         return nystrom(*qkv("bfloat16"), mask=four_axes(MASKS["holes"]))
 
-    np.testing.assert_array_equal(attend(fused=True), attend(fused=False))
+    error = relative_error(attend(fused=True), attend(fused=False))
+    assert error <= TOLERANCE["bfloat16"]
 
 
 def test_attend_fused_head_returns_float32_on_every_platform(has_cudnn):

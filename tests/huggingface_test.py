@@ -1,17 +1,21 @@
 """Published weights: each tensor in its place, or refused."""
 
 import dataclasses
+import re
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
 from nystromformer.huggingface import load_pretrained, variables_by_name
 from nystromformer.huggingface_files import read_config
 from nystromformer.huggingface_layout import LAYOUTS
+from tests.commands import ROOT
 from tests.published_folder import (
     BASE,
     DECODER,
@@ -147,10 +151,43 @@ def test_load_pretrained_rejects_other_tensors(change, message, tmp_path):
         load_pretrained(tmp_path)
 
 
-def test_load_pretrained_rejects_another_config(tmp_path):
-    make_published_folder(tmp_path, hidden_act="relu")
-    with pytest.raises(PretrainedError, match=r"not as published.*hidden_act"):
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("hidden_act", "relu"), ("position_embedding_type", "relative_key")],
+)
+def test_load_pretrained_rejects_another_config(setting, value, tmp_path):
+    make_published_folder(tmp_path, **{setting: value})
+    message = f"not as published: .*{setting} must be .*'{value}'"
+    with pytest.raises(PretrainedError, match=message):
         load_pretrained(tmp_path)
+
+
+def test_the_page_on_published_weights_gives_the_padding_of_a_tokenizer_no_weight(
+    tmp_path, monkeypatch
+):
+    """Some tokenizer.json say that all texts are padded."""
+    make_published_folder(tmp_path / "nystromformer-512")
+    words = ["[PAD]", "[UNK]", "[MASK]", "Paris", "is", "the", "capital", "of", "."]
+    ids = {word: i for i, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(ids, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["[MASK]"])
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/pretraining.md").read_text()
+    (code,) = re.findall(r"```text\n(import jax.numpy .*?)```", page, re.DOTALL)
+
+    def logits_of_page():
+        tokenizer.save("nystromformer-512/tokenizer.json")
+        names: dict[str, Any] = {}
+        exec(code, names)
+        return names["logits"]
+
+    without_padding = logits_of_page()
+    tokenizer.enable_padding(length=L)
+    padded = logits_of_page()
+    assert without_padding.shape == (7, V)
+    assert padded.shape == (L, V)
+    assert relative_error(padded[:7], without_padding) < TOLERANCE["float32"]
 
 
 def test_load_pretrained_rejects_a_missing_folder(tmp_path):
@@ -162,7 +199,8 @@ def test_load_pretrained_rejects_a_folder_without_weights(tmp_path):
     make_published_folder(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     message = (
-        r"has no model\.safetensors: download .* by model\.save_pretrained\(FOLDER\)$"
+        r"has no model\.safetensors, nor an index of its parts: download .* by "
+        r"model\.save_pretrained\(FOLDER\)$"
     )
     with pytest.raises(PretrainedError, match=message):
         load_pretrained(tmp_path)

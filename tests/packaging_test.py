@@ -35,7 +35,7 @@ def test_requirements_are_those_of_the_extras():
 )
 def test_a_name_that_needs_an_extra_says_which(monkeypatch, name, module, extra):
     monkeypatch.setitem(sys.modules, f"nystromformer.experiments.{module}", None)
-    message = rf"{name} needs pip install 'nystromformer-jax\[{extra}\]': "
+    message = rf"{name} needs `pip install '\.\[{extra}\]'` in the folder of "
     with pytest.raises(ModuleNotFoundError, match=message):
         getattr(nystromformer, name)
 

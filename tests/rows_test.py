@@ -49,6 +49,21 @@ def test_take_rows_has_the_gradient_of_an_indexed_array(device, num_ids):
 
 
 @pytest.mark.parametrize("num_ids", [FEW, MANY])
+def test_take_rows_of_ids_outside_the_table_are_nan_and_add_to_no_gradient(
+    device, num_ids
+):
+    ids = jnp.array([-1, 2, num_ids, -num_ids])
+    table = jnp.ones((num_ids, FEATURES))
+    rows, pull_back = jax.vjp(lambda table: take_rows(table, ids), table)
+    (gradient,) = pull_back(jnp.ones_like(rows))
+    assert np.isnan(rows[ids != 2]).all()
+    expected = np.zeros_like(table)
+    expected[2] = 1
+    np.testing.assert_array_equal(rows[1], table[2])
+    np.testing.assert_array_equal(gradient, expected)
+
+
+@pytest.mark.parametrize("num_ids", [FEW, MANY])
 def test_take_rows_of_bfloat16_has_a_gradient_of_bfloat16(device, num_ids):
     table = jnp.ones((num_ids, FEATURES), "bfloat16")
     ids = jnp.asarray(make_ids(num_ids))

@@ -95,7 +95,6 @@ def make_attention(
     head_dim: int,
     max_length: int,
     rngs: nnx.Rngs,
-    cross_attention: bool = False,
     **options: Any,
 ) -> Attention:
     """Makes the attention of that name.
@@ -127,16 +126,13 @@ def make_attention(
       head_dim: H.
       max_length: the length of the longest sequence that it will see.
       rngs: the keys for the initial values of parameters.
-      cross_attention: whether queries and keys belong to different tokens. "nystrom"
-        needs to know in cross attention with a mask; see `Attention`.
       **options: the options of that attention.
 
     Returns:
       The attention, to be called as `Attention.__call__` says.
 
     Raises:
-      ValueError: an unknown name or option, an invalid value, or cross_attention where
-        the attention has none.
+      ValueError: an unknown name or option, or an invalid value.
     """
     check_attention(name, options)
     return ATTENTIONS[name](
@@ -144,6 +140,5 @@ def make_attention(
         head_dim=head_dim,
         max_length=max_length,
         rngs=rngs,
-        cross_attention=cross_attention,
         **options,
     )

@@ -7,6 +7,7 @@ subclass implements one head of one sequence, and this class maps it over both.
 Letters: B batch, T query length, S key length, N heads, H head dim, E value dim.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -19,14 +20,12 @@ from nystromformer.attention.inputs import (
     check_shapes,
     floating_dtype,
     key_mask,
+    queries_that_count,
+    zero_garbage,
 )
 from nystromformer.attention.linen_guard import refuse_linen
 from nystromformer.attention.options import Configurable
 from nystromformer.ops import zero_masked
-
-# A query at a masked position counts as garbage from this size on: no network makes
-# such numbers, and its scores might overflow.
-LARGEST_QUERY = 2.0**64
 
 
 class Attention(nnx.Module, Configurable):
@@ -37,6 +36,8 @@ class Attention(nnx.Module, Configurable):
         none goes unused: 3 for query, key and value; 2 for one that query and key
         share, and value; 1 for value alone.
       self_attention_only: whether it needs T = S.
+      sums_over_queries: whether it sums over queries, so that `attend` gets
+        `query_mask`.
       shared_across_layers: whether an Encoder gives one object to all layers with equal
         options. It may be set in `__init__`.
       size_option: the option that 64 stands for in "nystrom-64".
@@ -48,6 +49,7 @@ class Attention(nnx.Module, Configurable):
 
     num_projections = 3
     self_attention_only = False
+    sums_over_queries = False
     shared_across_layers = False
     size_option: ClassVar[str | None] = None
     padding_sensitive: ClassVar[Mapping[str, Any]] = {}
@@ -60,7 +62,6 @@ class Attention(nnx.Module, Configurable):
         head_dim: int,
         max_length: int,
         rngs: nnx.Rngs,
-        cross_attention: bool = False,
     ):
         """Keeps the arguments that all attentions have.
 
@@ -69,17 +70,7 @@ class Attention(nnx.Module, Configurable):
           head_dim: H.
           max_length: the length of the longest sequence that it will see.
           rngs: the keys for the initial values of parameters.
-          cross_attention: whether queries and keys belong to different tokens.
-            Landmarks of queries need to know: where T = S this cannot be seen from the
-            arrays, and the mask of keys would keep queries out of them. The other
-            attentions that take T ≠ S give the same result either way.
-
-        Raises:
-          ValueError: cross_attention, where the attention needs T = S.
         """
-        if cross_attention and self.self_attention_only:
-            raise ValueError(f"{type(self).__name__} has no cross attention")
-        self.cross_attention = cross_attention
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.max_length = max_length
@@ -92,6 +83,7 @@ class Attention(nnx.Module, Configurable):
         bias: jax.Array | None = None,
         mask: jax.Array | None = None,
         *,
+        query_mask: jax.typing.ArrayLike | None = None,
         dropout_rng: jax.Array | None = None,
         dropout_rate: float = 0.0,
         broadcast_dropout: bool = True,
@@ -110,9 +102,12 @@ class Attention(nnx.Module, Configurable):
           key: [B, S, N, H].
           value: [B, S, N, E].
           bias: must be None.
-          mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend. With T = S
-            and without `cross_attention` it also says which queries make landmarks, and
-            NaN in the others has no influence.
+          mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
+          query_mask: bool that broadcasts to [B, 1, 1, T], True = the query counts in
+            what is made of all queries, as landmarks are; NaN in the others has no
+            influence. None: with T = S this is self-attention and `mask` says it; with
+            T ≠ S every query counts. So in cross attention give it, and True where
+            every query counts.
           dropout_rng: the key for `for_training`, which mostly draws nothing.
           dropout_rate: must be 0, unless deterministic.
           broadcast_dropout: has no effect.
@@ -127,12 +122,13 @@ class Attention(nnx.Module, Configurable):
           [B, T, N, E] in dtype.
 
         Raises:
-          ValueError: shapes that do not fit, integers without a dtype, or an argument
-            that needs the [T, S] weights, which do not exist here.
+          ValueError: shapes that do not fit, integers without a dtype, an argument that
+            needs the [T, S] weights, which do not exist here, or cross attention where
+            the attention has none.
         """
         refuse_linen(self)
         check_shapes(query, key, value)
-        self._check_sizes(query, key)
+        self._check_sizes(query, key, query_mask)
         if bias is not None:
             check_bias(bias)
             self._refuse(f"a bias of shape {jnp.shape(bias)}", query, key)
@@ -145,13 +141,16 @@ class Attention(nnx.Module, Configurable):
 
         if mask is not None:
             mask = key_mask(mask, batch=key.shape[0], length=key.shape[1])
+        query_mask = queries_that_count(query_mask, query, key, mask)
         dtype = floating_dtype(dtype, query, key, value)
         attention = self if deterministic else self.for_training(dropout_rng)
-        return attention.attend_heads(
+        return _attend_heads(
+            *nnx.split(attention),
             query=query.astype(dtype),
             key=key.astype(dtype),
             value=value.astype(dtype),
             mask=mask,
+            query_mask=query_mask,
             precision=precision,
         )
 
@@ -176,6 +175,7 @@ class Attention(nnx.Module, Configurable):
         key: jax.Array,
         value: jax.Array,
         mask: jax.Array | None,
+        query_mask: jax.Array | None,
         precision: jax.lax.PrecisionLike,
     ) -> jax.Array:
         """Maps `attend` over the heads and the batch.
@@ -185,6 +185,7 @@ class Attention(nnx.Module, Configurable):
           key: [B, S, N, H].
           value: [B, S, N, E].
           mask: [B, S] bool, True = attend, or None.
+          query_mask: [B, T] bool, True = the query counts, or None.
           precision: the precision of the large products.
 
         Returns:
@@ -201,51 +202,32 @@ class Attention(nnx.Module, Configurable):
             key: jax.Array,
             value: jax.Array,
             mask: jax.Array | None,
+            query_mask: jax.Array | None,
             *head_arrays: jax.Array,
         ) -> jax.Array:
             # The padding is zeroed once, here, so that XLA keeps one copy of the result
             # for all that follows.
-            query, key, value = self.zero_padding(query, key, value, mask)
-            out = self.attend(query, key, value, mask, precision, *head_arrays)
+            query = zero_garbage(query, query_mask)
+            key = zero_masked(key, mask)
+            value = zero_masked(value, mask)
+            options = {"query_mask": query_mask} if self.sums_over_queries else {}
+            out = self.attend(
+                query, key, value, mask, precision, *head_arrays, **options
+            )
             return out.astype(query.dtype)
 
         attend_sequence = jax.vmap(
             attend_one_head,
-            in_axes=(1, 1, 1, None, *head_axes),
+            in_axes=(1, 1, 1, None, None, *head_axes),
             out_axes=1,
             axis_name="heads",
         )
         attend_batch = jax.vmap(
             attend_sequence,
-            in_axes=(0, 0, 0, 0) + (None,) * len(arrays),
+            in_axes=(0, 0, 0, 0, 0) + (None,) * len(arrays),
             axis_name="batch",
         )
-        return attend_batch(query, key, value, mask, *arrays)
-
-    def zero_padding(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        mask: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Zeroes keys and values where the mask is False, and unusable queries there.
-
-        The mask is [S] or [B, S] and belongs to the keys. With T = S it may belong to
-        the queries as well, unless this is cross attention and the caller did not say
-        so. A query at a masked position is therefore kept if it is an ordinary number.
-        NaN and huge numbers become zero: their scores, times the zero cotangent of the
-        output, would make the gradient NaN. With `cross_attention` all queries stay.
-        """
-        if mask is None:
-            return query, key, value
-        if query.shape == key.shape and not self.cross_attention:
-            is_valid = jnp.expand_dims(mask, range(mask.ndim, query.ndim))
-            # float16 ends before that size.
-            limit = min(LARGEST_QUERY, float(jnp.finfo(query.dtype).max))
-            is_ordinary = jnp.abs(query) < limit
-            query = jnp.where(is_valid | is_ordinary, query, 0)
-        return query, zero_masked(key, mask), zero_masked(value, mask)
+        return attend_batch(query, key, value, mask, query_mask, *arrays)
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
         """Arrays that `attend` gets for keys of that length, such as parameters.
@@ -268,8 +250,9 @@ class Attention(nnx.Module, Configurable):
         It runs under `jax.vmap` over the axes "batch" and "heads".
 
         Args:
-          query: [T, H]. Where T = S and not `self.cross_attention`, the mask belongs to
-            the queries as well: apply it wherever you sum over queries.
+          query: [T, H]. An attention that sums over queries sets `sums_over_queries`
+            and gets the keyword argument `query_mask` [T] bool, True = the query
+            counts, or None.
           key: [S, H], zero where the mask is False.
           value: [S, E], zero where the mask is False.
           mask: [S] bool, True = attend, or None.
@@ -281,8 +264,13 @@ class Attention(nnx.Module, Configurable):
         """
         raise NotImplementedError
 
-    def _check_sizes(self, query: jax.Array, key: jax.Array) -> None:
-        """Raises ValueError for sizes that this attention was not made for."""
+    def _check_sizes(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        query_mask: jax.typing.ArrayLike | None,
+    ) -> None:
+        """Raises ValueError for inputs that this attention was not made for."""
         expected = (self.num_heads, self.head_dim)
         if query.shape[2:] != expected:
             raise ValueError(f"made for [N, H] = {expected}, got {query.shape}")
@@ -291,6 +279,11 @@ class Attention(nnx.Module, Configurable):
                 f"{type(self).__name__} is self-attention and needs T = S, got "
                 f"{query.shape} and {key.shape}"
             )
+        if self.self_attention_only and query_mask is not None:
+            raise ValueError(
+                f"{type(self).__name__} is self-attention, in which mask holds for "
+                "queries too: give no query_mask"
+            )
 
     def _refuse(self, argument: str, query: jax.Array, key: jax.Array) -> None:
         """Raises ValueError for an argument that needs the weights."""
@@ -298,3 +291,22 @@ class Attention(nnx.Module, Configurable):
             f"{argument} needs the [T, S] weights of {query.shape} and {key.shape}, "
             f"which {type(self).__name__} never forms: take softmax attention"
         )
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "precision"))
+def _attend_heads(
+    graphdef: nnx.GraphDef[Attention],
+    state: nnx.State,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None,
+    query_mask: jax.Array | None,
+    precision: jax.lax.PrecisionLike,
+) -> jax.Array:
+    """`Attention.attend_heads`, compiled once where the caller compiles nothing.
+
+    Equal attentions share the program, and so do the layers of an encoder.
+    """
+    attention = nnx.merge(graphdef, state)
+    return attention.attend_heads(query, key, value, mask, query_mask, precision)

@@ -130,6 +130,7 @@ def attend_in_groups(
     mask: jax.Array | None,
     rngs: jax.Array | None,
     *,
+    group_sizes: GroupSizes,
     dropout_rate: float,
     is_causal: bool,
     precision: jax.lax.PrecisionLike,
@@ -144,6 +145,7 @@ def attend_in_groups(
       mask: the same of bool, True = attend, or None.
       rngs: [B, N] keys for the dropout of weights, each axis of which may be 1; None
         for no dropout.
+      group_sizes: as `choose_group_sizes` returns them.
       dropout_rate: the probability that a weight is dropped, if there are rngs.
       is_causal: whether query t attends to no key after t.
       precision: the precision of the products.
@@ -151,7 +153,6 @@ def attend_in_groups(
     Returns:
       [B, T, N, E] in the dtype of the query.
     """
-    group_sizes = choose_group_sizes(query.shape, num_keys=key.shape[1])
     attend_head = functools.partial(
         _attend_head,
         block_size=group_sizes.queries,

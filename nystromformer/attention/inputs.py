@@ -8,6 +8,10 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+# A query that does not count is garbage from this size on: no network makes such
+# numbers, and its scores might overflow.
+LARGEST_QUERY = 2.0**64
+
 
 def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
     """Raises ValueError unless shapes are [B, T, N, H], [B, S, N, H], [B, S, N, E].
@@ -55,11 +59,13 @@ def floating_dtype(
     return dtype
 
 
-def with_four_axes(name: str, array: jax.Array, shape: Sequence[int]) -> jax.Array:
+def with_four_axes(
+    name: str, array: jax.typing.ArrayLike, shape: Sequence[int]
+) -> jax.Array:
     """Puts axes of size 1 in front of a mask or a bias, so that it has four.
 
     Args:
-      name: "mask" or "bias", for the message.
+      name: "mask", "query_mask" or "bias", for the message.
       array: any array of at most four axes.
       shape: the four sizes that it must broadcast to.
 
@@ -84,22 +90,24 @@ def _broadcasts(sizes: Sequence[int], shape: Sequence[int]) -> bool:
     )
 
 
-def mask_with_four_axes(mask: jax.Array, shape: Sequence[int]) -> jax.Array:
+def mask_with_four_axes(
+    mask: jax.typing.ArrayLike, shape: Sequence[int], name: str = "mask"
+) -> jax.Array:
     """`with_four_axes` of a mask, which must be boolean.
 
     Raises:
       ValueError: it does not broadcast to that shape, or it is not boolean.
     """
     try:
-        mask = with_four_axes("mask", mask, shape)
+        mask = with_four_axes(name, mask, shape)
     except ValueError as error:
         raise ValueError(
-            f"{error}: if it says which tokens are padding, as [B, S], pass "
-            "mask[:, None, None, :]"
+            f"{error}: if it says which tokens are padding, as [B, L], pass "
+            f"{name}[:, None, None, :]"
         ) from error
     if mask.dtype != jnp.bool_:
         raise ValueError(
-            f"mask must be boolean (True = attend), got {mask.dtype}; flax's "
+            f"{name} must be boolean (True = valid), got {mask.dtype}; flax's "
             "make_attention_mask and combine_masks need dtype=bool, and decode=True, "
             "which is causal, makes a mask of floats"
         )
@@ -134,3 +142,49 @@ def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
         )
     mask = mask_with_four_axes(mask, (batch, 1, 1, length))
     return jnp.broadcast_to(mask[:, 0, 0, :], (batch, length))
+
+
+def queries_that_count(
+    query_mask: jax.typing.ArrayLike | None,
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None,
+) -> jax.Array | None:
+    """The mask of the queries, [B, T], or None if all count.
+
+    Args:
+      query_mask: bool that broadcasts to [B, 1, 1, T]. None: with T = S queries and
+        keys are of the same tokens and share their mask.
+      query: [B, T, N, H].
+      key: [B, S, N, H].
+      mask: the mask of the keys, [B, S], or None.
+
+    Raises:
+      ValueError: a query_mask that does not broadcast or is not boolean.
+    """
+    batch, length = query.shape[:2]
+    if query_mask is None:
+        return mask if length == key.shape[1] else None
+    shape = (batch, 1, 1, length)
+    query_mask = mask_with_four_axes(query_mask, shape, name="query_mask")
+    return jnp.broadcast_to(query_mask[:, 0, 0, :], (batch, length))
+
+
+def zero_garbage(query: jax.Array, query_mask: jax.Array | None) -> jax.Array:
+    """Queries without the NaN and the huge numbers of those that do not count.
+
+    Their scores, times the zero cotangent of the output, would make the gradient NaN.
+    Ordinary numbers are kept: where T = S and nobody said otherwise, the queries may
+    be of other tokens than the mask.
+
+    Args:
+      query: [T, ...] or [B, T, ...].
+      query_mask: [T] or [B, T] bool, True = the query counts; None = all.
+    """
+    if query_mask is None:
+        return query
+    counts = jnp.expand_dims(query_mask, range(query_mask.ndim, query.ndim))
+    # float16 ends before that size.
+    limit = min(LARGEST_QUERY, float(jnp.finfo(query.dtype).max))
+    is_ordinary = jnp.abs(query) < limit
+    return jnp.where(counts | is_ordinary, query, 0)

@@ -66,12 +66,9 @@ def depthwise_conv(
 
 
 class NystromAttention(Attention):
-    """Nyström attention, eq. (13), and the convolution of V.
+    """Nyström attention, eq. (13), and the convolution of V."""
 
-    In cross attention with a mask pass `cross_attention=True`. Otherwise, where T = S,
-    landmarks would leave out the queries in the places of masked keys.
-    """
-
+    sums_over_queries = True
     size_option = "num_landmarks"
     padding_sensitive = {"landmark_padding": "count"}
     batch_sensitive = {"pinv_init": "per_batch"}
@@ -120,11 +117,6 @@ class NystromAttention(Attention):
         check_range("num_landmarks", num_landmarks, 1)
         check_range("num_pinv_iters", num_pinv_iters, 0)
         check_kernel_size("conv_kernel_size", conv_kernel_size)
-        if conv_kernel_size > 0 and self.cross_attention:
-            raise ValueError(
-                f"conv_kernel_size={conv_kernel_size} needs self-attention: take "
-                "conv_kernel_size=0 with cross_attention=True"
-            )
         check_choice("landmark_padding", landmark_padding, LANDMARK_PADDINGS)
         check_choice("landmarks", landmarks, LANDMARKS)
         check_choice("pinv", pinv, PINVS)
@@ -158,13 +150,9 @@ class NystromAttention(Attention):
         mask: jax.Array | None,
         precision: jax.lax.PrecisionLike,
         kernel: jax.Array | None = None,
+        *,
+        query_mask: jax.Array | None = None,
     ) -> jax.Array:
-        if kernel is not None and len(query) != len(key):
-            raise ValueError(
-                f"T = {len(query)} queries and S = {len(key)} keys are cross "
-                "attention, which takes no convolution of V"
-            )
-
         invert = PINVS[self.pinv]
         if self.pinv == "iterative" and self.pinv_init == "per_batch":
             invert = partial(iterative_pinv, scale_over=("heads", "batch"))
@@ -173,13 +161,13 @@ class NystromAttention(Attention):
             key,
             value,
             mask,
+            query_mask=query_mask,
             num_landmarks=self.num_landmarks,
             num_pinv_iters=self.num_pinv_iters,
             landmark_padding=self.landmark_padding,
             make_landmarks=partial(LANDMARKS[self.landmarks], seed=self.landmark_seed),
             invert=invert,
             precision=precision,
-            cross_attention=self.cross_attention,
             # cuDNN's kernel rounds what it returns to the dtype of the inputs.
             attend_head=attend_fused_head if self.fused else attend,
         )
@@ -187,6 +175,20 @@ class NystromAttention(Attention):
             return out
         convolved_value = depthwise_conv(value, kernel, precision=precision)
         return out + convolved_value.astype(out.dtype)
+
+    def _check_sizes(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        query_mask: jax.typing.ArrayLike | None,
+    ) -> None:
+        super()._check_sizes(query, key, query_mask)
+        is_cross = query.shape[1] != key.shape[1] or query_mask is not None
+        if self.conv_kernel is not None and is_cross:
+            raise ValueError(
+                "the convolution of V needs self-attention, with T = S and no "
+                f"query_mask, got {query.shape} and {key.shape}: take no kernel"
+            )
 
 
 def _new_conv_kernel(size: int, num_heads: int, rngs: nnx.Rngs) -> nnx.Param:
@@ -205,6 +207,7 @@ def nystrom_attention(
     bias: jax.Array | None = None,
     mask: jax.Array | None = None,
     *,
+    query_mask: jax.typing.ArrayLike | None = None,
     num_landmarks: int = 64,
     num_pinv_iters: int = 6,
     conv_kernel: jax.Array | None = None,
@@ -214,7 +217,6 @@ def nystrom_attention(
     pinv: str = "iterative",
     pinv_init: str = "per_matrix",
     fused: bool = False,
-    cross_attention: bool = False,
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
     broadcast_dropout: bool = True,
@@ -231,11 +233,14 @@ def nystrom_attention(
       key: [B, S, N, H].
       value: [B, S, N, E].
       mask: None, or bool that broadcasts to [B, 1, 1, S], True = attend.
+      query_mask: bool that broadcasts to [B, 1, 1, T], True = the query counts in the
+        landmarks of queries. None: with T = S this is self-attention and `mask` says
+        it; with T ≠ S every query counts. So in cross attention give it, and True where
+        every query counts.
       num_landmarks, num_pinv_iters, landmark_padding, landmarks, landmark_seed, pinv,
         pinv_init, fused: the options of `NystromAttention`.
       conv_kernel: [K, N], K odd, the kernel of the convolution of V, which needs T = S;
         None for no convolution.
-      cross_attention: pass True in cross attention with a mask, in case T = S.
       bias, dropout_rng, dropout_rate, broadcast_dropout, deterministic, dtype,
         precision, module, is_causal: the arguments of `Attention.__call__`.
 
@@ -263,13 +268,10 @@ def nystrom_attention(
         head_dim=query.shape[-1],
         max_length=key.shape[1],
         rngs=nnx.Rngs(),
-        cross_attention=cross_attention,
         **options,
     )
     if conv_kernel is not None and conv_kernel.shape[1:] != query.shape[2:3]:
         raise ValueError(f"conv_kernel must be [K, N], got {conv_kernel.shape}")
-    if conv_kernel is not None and cross_attention:
-        raise ValueError("conv_kernel needs self-attention: give no cross_attention")
     attention.conv_kernel = nnx.data(conv_kernel)
     return attention(
         query,
@@ -277,6 +279,7 @@ def nystrom_attention(
         value,
         bias,
         mask,
+        query_mask=query_mask,
         dropout_rng=dropout_rng,
         dropout_rate=dropout_rate,
         broadcast_dropout=broadcast_dropout,

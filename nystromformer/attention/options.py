@@ -3,7 +3,7 @@
 import inspect
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, NotRequired, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from flax import nnx
 
@@ -17,7 +17,6 @@ class CommonArguments(TypedDict):
     head_dim: int
     max_length: int
     rngs: nnx.Rngs
-    cross_attention: NotRequired[bool]
 
 
 class Configurable:

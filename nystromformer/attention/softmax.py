@@ -11,16 +11,23 @@ import jax.numpy as jnp
 from flax.nnx.nn.attention import dot_product_attention_weights
 
 from nystromformer.attention.base import Attention
-from nystromformer.attention.grouped_softmax import attend_in_groups
+from nystromformer.attention.grouped_softmax import (
+    GroupSizes,
+    attend_in_groups,
+    choose_group_sizes,
+)
 from nystromformer.attention.inputs import (
     check_bias,
     check_shapes,
     floating_dtype,
     mask_with_four_axes,
+    queries_that_count,
     with_four_axes,
+    zero_garbage,
 )
 from nystromformer.attention.options import CommonArguments
 from nystromformer.fused import attend_fused
+from nystromformer.ops import zero_masked
 from nystromformer.validation import check_rate
 
 
@@ -73,6 +80,7 @@ class SoftmaxAttention(Attention):
         bias: jax.Array | None = None,
         mask: jax.Array | None = None,
         *,
+        query_mask: jax.typing.ArrayLike | None = None,
         dropout_rng: jax.Array | None = None,
         dropout_rate: float | None = None,
         broadcast_dropout: bool = True,
@@ -91,6 +99,7 @@ class SoftmaxAttention(Attention):
           bias: None, or an array that broadcasts to [B, N, T, S].
           mask: None, or bool that broadcasts to [B, N, T, S], True = attend. One that
             broadcasts to [B, 1, 1, S] is padding, as for every `Attention`.
+          query_mask: as for every `Attention`.
           dropout_rng: the key of the dropout of weights.
           dropout_rate: the probability that a weight is dropped; None takes the option.
           broadcast_dropout: whether all heads of the batch drop the same weights.
@@ -109,7 +118,7 @@ class SoftmaxAttention(Attention):
             or dropout without dropout_rng.
         """
         check_shapes(query, key, value)
-        self._check_sizes(query, key)
+        self._check_sizes(query, key, query_mask)
         weights_shape = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
         if bias is not None:
             bias = with_four_axes("bias", bias, weights_shape)
@@ -120,7 +129,10 @@ class SoftmaxAttention(Attention):
         # Queries of padding may overflow in the dtype, and are then zeroed.
         dtype = floating_dtype(dtype, query, key, value)
         query, key, value = [x.astype(dtype) for x in (query, key, value)]
-        query, key, value = self.zero_padding(query, key, value, padding_mask)
+        query_mask = queries_that_count(query_mask, query, key, padding_mask)
+        query = zero_garbage(query, query_mask)
+        key = zero_masked(key, padding_mask)
+        value = zero_masked(value, padding_mask)
 
         if module is not None:
             _sow_weights(
@@ -137,7 +149,7 @@ class SoftmaxAttention(Attention):
         if rate > 0 and not deterministic:
             rngs_shape = (1, 1) if broadcast_dropout else weights_shape[:2]
             rngs = _dropout_keys(dropout_rng, rngs_shape, rate)
-        return self._attend_batch(
+        return _attend_batch(
             query,
             key,
             value,
@@ -145,51 +157,61 @@ class SoftmaxAttention(Attention):
             mask=mask,
             padding_mask=padding_mask,
             rngs=rngs,
+            group_sizes=choose_group_sizes(query.shape, num_keys=key.shape[1]),
+            fused=self.fused,
             dropout_rate=rate,
             is_causal=is_causal,
             precision=precision,
         )
 
-    def _attend_batch(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        *,
-        bias: jax.Array | None,
-        mask: jax.Array | None,
-        padding_mask: jax.Array | None,
-        rngs: jax.Array | None,
-        dropout_rate: float,
-        is_causal: bool,
-        precision: jax.lax.PrecisionLike,
-    ) -> jax.Array:
-        """Attends by cuDNN's kernel where it can, and in groups elsewhere.
 
-        The arguments are those of `attend_in_groups`. `padding_mask` is the mask as
-        [B, S], or None without a mask, or if the mask is not one of padding.
-        """
-        attend_without_kernel = functools.partial(
-            attend_in_groups,
-            bias=bias,
-            mask=mask,
-            rngs=rngs,
-            dropout_rate=dropout_rate,
-            is_causal=is_causal,
-            precision=precision,
-        )
-        has_other_mask = is_causal or (mask is not None and padding_mask is None)
-        if not self.fused or bias is not None or rngs is not None or has_other_mask:
-            return attend_without_kernel(query, key, value)
-        return attend_fused(
-            query,
-            key,
-            value,
-            padding_mask,
-            scale=query.shape[-1] ** -0.5,
-            dtype=query.dtype,
-            otherwise=attend_without_kernel,
-        )
+@functools.partial(
+    jax.jit,
+    static_argnames=("group_sizes", "fused", "dropout_rate", "is_causal", "precision"),
+)
+def _attend_batch(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    bias: jax.Array | None,
+    mask: jax.Array | None,
+    padding_mask: jax.Array | None,
+    rngs: jax.Array | None,
+    group_sizes: GroupSizes,
+    fused: bool,
+    dropout_rate: float,
+    is_causal: bool,
+    precision: jax.lax.PrecisionLike,
+) -> jax.Array:
+    """Attends by cuDNN's kernel where it can, and in groups elsewhere.
+
+    A caller that compiles nothing would otherwise compile the loops over groups at each
+    call. Most arguments are those of `attend_in_groups`. `padding_mask` is the mask as
+    [B, S], or None without a mask, or if the mask is not one of padding.
+    """
+    attend_without_kernel = functools.partial(
+        attend_in_groups,
+        bias=bias,
+        mask=mask,
+        rngs=rngs,
+        group_sizes=group_sizes,
+        dropout_rate=dropout_rate,
+        is_causal=is_causal,
+        precision=precision,
+    )
+    has_other_mask = is_causal or (mask is not None and padding_mask is None)
+    if not fused or bias is not None or rngs is not None or has_other_mask:
+        return attend_without_kernel(query, key, value)
+    return attend_fused(
+        query,
+        key,
+        value,
+        padding_mask,
+        scale=query.shape[-1] ** -0.5,
+        dtype=query.dtype,
+        otherwise=attend_without_kernel,
+    )
 
 
 def _padding_mask(mask: jax.Array | None, shape: tuple[int, ...]) -> jax.Array | None:

@@ -25,7 +25,9 @@ def find_platform(*, takes_cpu: bool) -> str:
         [sys.executable, "-c", program], capture_output=True, text=True
     )
     if done.returncode:
-        last_line = done.stderr.strip().splitlines()[-1]
+        # A process that the system kills says nothing.
+        status = f"status {done.returncode} without a message"
+        last_line = (done.stderr.strip() or status).splitlines()[-1]
         raise ConfigError(f"JAX does not start on this machine: {last_line}")
 
     # A plugin may print lines of its own before.

@@ -3,6 +3,7 @@
 Letters: B examples, L columns of token ids.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ def prepare_inputs(
     task: Task, inputs: Any, lengths: Any = None, num_sequences: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
     """Encodes texts, or checks token ids, and pads them to the task's max_length.
+
+    Texts that are too long are cut, as in training, and a warning counts them.
 
     Args:
       task: whose vocabulary the inputs have.
@@ -75,9 +78,19 @@ def _encode(
             f"{inputs!r:.60}"
         )
 
+    # The two sequences of an example are two texts of the task.
+    task_texts = list(texts if num_sequences == 1 else texts.ravel())
+    tokens, lengths = task.encode(task_texts)
+    _, lengths_with_more_room = task.with_more_room().encode(task_texts)
+    num_cut = np.sum(lengths_with_more_room > lengths)
+    if num_cut:
+        warnings.warn(
+            f"{num_cut:,} of {len(task_texts):,} texts are cut: they have more tokens "
+            f"than {task.name} takes (max_length={task.max_length})",
+            stacklevel=4,  # whoever called the method that calls prepare_inputs
+        )
     if num_sequences == 1:
-        return task.encode(list(texts))
-    tokens, lengths = task.encode(list(texts.ravel()))
+        return tokens, lengths
     return tokens.reshape(-1, 2, task.max_length), lengths.reshape(-1, 2)
 
 
@@ -94,6 +107,8 @@ def _check_tokens(task: Task, tokens: np.ndarray, num_sequences: int) -> None:
             f"token ids must be [B, 2, L] with L ≤ {task.max_length}, got "
             f"{tokens.shape}"
         )
+    if tokens.dtype.kind not in "iu":
+        raise ValueError(f"token ids must be integers, got {tokens.dtype}")
     if not np.isin(tokens, np.arange(task.vocab_size)).all():
         raise ValueError(f"token ids must be from 0 to {task.vocab_size - 1}")
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
+from flax import nnx
 
 from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary, open_vocabulary
 from lra_tasks.task import Task
@@ -14,12 +15,16 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun, load_run
 from nystromformer.experiments.workdir import read_config, read_result
+from nystromformer.heads import MaskedLanguageModel
 from nystromformer.run_files import has_imported_weights
 from nystromformer.training.step import Weights, leaves_by_name
 
 # The names of arrays whose number of rows may differ.
 EMBEDDING = "params.encoder.embedding.embedding"
 POSITIONS = "params.encoder.positions"
+# How often a run on labels may repeat the source's positions. The quick presets of
+# sub-words read 256 tokens with the positions of 64, and no run here has more.
+MOST_REPEATS = 4
 
 
 def check_source(config: Config) -> None:
@@ -52,19 +57,22 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
 
     All arrays of equal name and shape are carried over. Heads may be new or dropped,
     and so may parameters of the attention, if it differs. More positions repeat the
-    source's; fewer are its first ones. Rows of the source's embedding beyond the
-    experiment's vocabulary, such as the mask token's, are dropped. Prints what is
-    carried over, new and dropped.
+    source's, in a run on labels up to MOST_REPEATS times; fewer are its first ones.
+    Rows of the source's embedding beyond the experiment's vocabulary, such as the mask
+    token's, are dropped. Prints what is carried over, new and dropped.
 
     Returns:
       The weights by name.
 
     Raises:
-      ConfigError: if tokens, or the encoder's width, depth or vocabulary differ.
+      ConfigError: if tokens, or the encoder's width, depth or vocabulary differ, or the
+        sequences are too long for the source's positions.
     """
     _check_same_meaning(source, experiment)
     source_arrays = leaves_by_name(source.weights)
     target_arrays = leaves_by_name(experiment.weight_shapes)
+    if POSITIONS in source_arrays:
+        _check_length(len(source_arrays[POSITIONS]), experiment)
     layers_of_same_attention = _layers_of_same_attention(
         source.config, experiment.config
     )
@@ -128,6 +136,24 @@ def _check_same_meaning(source: TrainedRun, experiment: Experiment) -> None:
                 f"config.train.init_from={folder} has {name} {source_value}, and this "
                 f"run {value}: take the same"
             )
+
+
+def _check_length(num_positions: int, experiment: Experiment) -> None:
+    """Raises ConfigError if a run on labels has too many tokens for its source.
+
+    Masked tokens train all positions, so that such a run may repeat them at will.
+    """
+    model = nnx.merge(experiment.graphdef, *experiment.weight_shapes)
+    longest = MOST_REPEATS * num_positions
+    max_length = experiment.task.max_length
+    if max_length > longest and not isinstance(model, MaskedLanguageModel):
+        raise ConfigError(
+            f"config.train.init_from={experiment.config.train.init_from} has "
+            f"{num_positions:,} positions, and task.max_length={max_length} would "
+            f"repeat them more than {MOST_REPEATS} times: take "
+            f"config.task.max_length={num_positions}, at most {longest}, or first go "
+            "on with masked tokens of that length (configs/corpus.py)"
+        )
 
 
 def _vocabulary_text(task: Task, vocabulary: Vocabulary | None = None) -> str:

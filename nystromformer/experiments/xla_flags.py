@@ -1,14 +1,12 @@
 """The flags of XLA that commands start with."""
 
-import importlib.metadata
+import importlib.util
+import mmap
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-FUSIONS = "--xla_cpu_experimental_ynn_fusion_type"
-
-# XLA ends a process without a traceback for a flag that it does not know. The binaries
-# of these releases, those for GPUs and TPUs too, were searched for the flag's name.
-JAXLIBS_WITH_FUSIONS = ("0.10.2", "0.11.0", "0.11.1", "0.11.2")
+FUSIONS = "xla_cpu_experimental_ynn_fusion_type"
 
 
 def turn_off_cpu_fusions() -> None:
@@ -20,23 +18,65 @@ def turn_off_cpu_fusions() -> None:
     computes something, so this must come before. Child processes inherit the flag.
     """
     flags = os.environ.get("XLA_FLAGS", "")
-    jaxlib_version = importlib.metadata.version("jaxlib")
-    os.environ["XLA_FLAGS"] = add_no_fusions_flag(flags, jaxlib_version)
+    os.environ["XLA_FLAGS"] = add_no_fusions_flag(flags, find_xla_libraries())
 
 
-def add_no_fusions_flag(flags: str, jaxlib_version: str) -> str:
+def add_no_fusions_flag(flags: str, libraries: Sequence[Path]) -> str:
     """Returns the text of XLA_FLAGS with the fusions off.
 
     All the user's flags stay, and the fusions as the user has set them. Nothing is
-    added for a jaxlib that may not know the flag.
+    added if a library does not know the flag: XLA would end the process without a
+    traceback.
 
     Args:
       flags: the user's XLA_FLAGS: flags, or the path of a file with flags.
-      jaxlib_version: the version of jaxlib, as in "0.10.2".
+      libraries: the files that read XLA_FLAGS.
     """
     if os.path.isfile(flags):
         flags = Path(flags).read_text()
-    if FUSIONS in flags or jaxlib_version not in JAXLIBS_WITH_FUSIONS:
+    if FUSIONS in flags:
+        return flags
+    if not all(knows_flag(library, FUSIONS) for library in libraries):
         return flags
     # An empty value names no kind of fusion: all are off.
-    return f"{flags} {FUSIONS}=".lstrip()
+    return f"{flags} --{FUSIONS}=".lstrip()
+
+
+def find_xla_libraries() -> list[Path]:
+    """Returns the libraries that read XLA_FLAGS: jaxlib's and its plugins'.
+
+    None is imported. jaxlib's is on the list even if it is not where it was in all
+    releases so far.
+    """
+    [jaxlib] = _find_folders("jaxlib")
+    libraries = [jaxlib / "libjax_common.so"]
+    for folder in _find_folders("jax_plugins"):
+        libraries.extend(folder.glob("*/*.so"))
+    for folder in _find_folders("libtpu"):
+        libraries.extend(folder.glob("libtpu.so"))
+    return libraries
+
+
+def _find_folders(package: str) -> list[Path]:
+    """Returns the folders of a package; none if it is not installed."""
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        return []
+    return [Path(folder) for folder in spec.submodule_search_locations or ()]
+
+
+def knows_flag(library: Path, name: str) -> bool:
+    """Returns whether a library has a flag, by looking for its name in the file.
+
+    No list of versions could name later releases. The search takes 10 ms, as the name
+    stands near the beginning, and half a second if it is not there.
+    """
+    if not library.exists():
+        return False
+    with (
+        open(library, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        # XLA's table of flags has the name with a zero byte behind it. Without one it
+        # is a field of XLA's options, which may outlive the flag.
+        return content.find(f"{name}\0".encode()) >= 0

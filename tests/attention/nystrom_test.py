@@ -199,19 +199,19 @@ def test_nystrom_attention_takes_all_landmarks_beyond_max_length():
 
 
 @pytest.mark.parametrize(
-    ("num_keys", "kernel", "is_cross", "text"),
+    ("num_keys", "kernel", "query_mask", "text"),
     [
-        (L, np.ones((4, N)), False, "odd.*got 4"),
-        (53, KERNEL, False, r"T = 67 queries and S = 53 keys are cross"),
-        (L, KERNEL, True, "needs self-attention: give no cross_attention"),
-        (L, np.ones((5, 3)), False, r"must be \[K, N\], got \(5, 3\)"),
+        (L, np.ones((4, N)), None, "odd.*got 4"),
+        (53, KERNEL, None, "the convolution of V needs self-attention"),
+        (L, KERNEL, True, "the convolution of V needs self-attention"),
+        (L, np.ones((5, 3)), None, r"must be \[K, N\], got \(5, 3\)"),
     ],
 )
 def test_nystrom_attention_rejects_a_kernel_that_does_not_fit(
-    num_keys, kernel, is_cross, text
+    num_keys, kernel, query_mask, text
 ):
     attend = functools.partial(
-        nystrom_attention, conv_kernel=kernel, cross_attention=is_cross
+        nystrom_attention, conv_kernel=kernel, query_mask=query_mask
     )
     with pytest.raises(ValueError, match=text):
         jax.eval_shape(attend, *scaled_inputs(num_keys=num_keys))

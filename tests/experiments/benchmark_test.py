@@ -7,6 +7,16 @@ import pytest
 
 from tests.commands import refused
 
+# A module for --load: JAX's plain attention stands in for cuDNN's kernel.
+CUDNN = """
+import jax
+from nystromformer.experiments.benchmark import attentions
+
+attend = jax.nn.dot_product_attention
+jax.nn.dot_product_attention = lambda *qkv, implementation: attend(*qkv)
+attentions.can_fuse = lambda *qkv: True
+"""
+
 
 def run_benchmark(commands, out, *flags):
     """Runs the command, and returns its benchmark.json."""
@@ -69,6 +79,21 @@ def test_benchmark_without_rounds_measures_memory_alone(commands, tmp_path):
     assert "MiB" in page
     assert ": ms" not in page
     assert (tmp_path / "landmarks.png").stat().st_size > 10_000
+
+
+def test_benchmark_measures_cudnn_where_it_is(commands, tmp_path):
+    module = tmp_path / "cudnn.py"
+    module.write_text(CUDNN)
+    results = run_benchmark(
+        commands,
+        tmp_path / "out",
+        f"--load={module}",
+        "--attention=softmax",
+        "--length=32",
+        "--repeats=0",
+    )
+    labels = [row["key"]["attention"] for row in results["rows"]]
+    assert sorted(labels) == ["cudnn-softmax"] * 2 + ["softmax"] * 2
 
 
 @pytest.mark.slow

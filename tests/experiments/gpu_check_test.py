@@ -10,6 +10,7 @@ import pytest
 from nystromformer.experiments.check_results import (
     format_rows,
     list_failures,
+    read_benchmark,
     read_rows,
 )
 from nystromformer.experiments.stages import Command, run_command, run_stage
@@ -28,6 +29,51 @@ def attend(self, query, *args, **kwargs):
 
 ATTENTIONS["linear"].attend = attend
 """
+
+
+# A module for --load: the machine has an accelerator, and PyTorch sees it. A stage
+# becomes a row with its commands, which do not run.
+PLAN = """
+import __main__
+
+def plan_stage(stage, commands, limit, out, stop, num_at_once):
+    words = {{x.name: [*x.words[1:], x.missing] for x in commands}}
+    row = {{"stage": stage, "limit": limit, "num_at_once": num_at_once, "words": words}}
+    __main__.add_row(out, row)
+
+__main__.run_stage = plan_stage
+__main__.find_platform = lambda takes_cpu: {platform!r}
+__main__.has_peers = lambda: True
+"""
+# What the stages of the full size measure, all by scripts/benchmark.py.
+FULL_BENCHMARKS = {
+    "attention": """
+        --attention=softmax --attention=softmax,fused=false
+        --attention=nystrom-64,conv_kernel_size=0
+        --attention=nystrom-64,conv_kernel_size=0,fused=true
+        --length=512 --length=2048 --length=8192
+        --batch_size=2 --num_heads=8 --head_dim=64 --dtype=bfloat16
+        --repeats=5 --peers
+        """,
+    "steps": """
+        --attention=nystrom-64 --task=listops --task=text --task=retrieval
+        --task=image --task=pathfinder --train_step --dtype=bfloat16
+        --repeats=5 --peers
+        """,
+    "wide": """
+        --attention=nystrom-64,conv_kernel_size=0
+        --attention=nystrom-64,conv_kernel_size=0,fused=true
+        --attention=nystrom-256,conv_kernel_size=0,fused=true
+        --length=4096 --length=131072
+        --batch_size=4 --num_heads=16 --head_dim=128 --dtype=bfloat16
+        --repeats=5 --peers
+        """,
+    "float32": """
+        --attention=softmax --attention=nystrom-64,conv_kernel_size=0
+        --length=512 --length=2048 --batch_size=2 --num_heads=8 --head_dim=64
+        --repeats=5 --peers
+        """,
+}
 
 
 def check_row(error=1e-3, **changes):
@@ -60,6 +106,51 @@ def test_format_rows_shows_the_largest_error_and_why_there_is_none():
     assert "| 1.0e-03 (query) | 1e-02 | ok | no |" in text
     assert "| nan (query) | 1e-02 | ok | yes |" in text
     assert "| no kernel | 1e-02 | ok |  |" in text
+
+
+def test_read_benchmark_gives_the_median_of_the_times(tmp_path):
+    key = {"what": "forward", "attention": "linear", "length": 8, "dtype": "float32"}
+    times = [
+        {"key": key, "seconds": [0.001, 0.007, 0.002]},
+        {"key": key, "seconds": []},
+    ]
+    (tmp_path / "benchmark.json").write_text(json.dumps({"rows": times}))
+    assert [row["ms"] for row in read_benchmark(tmp_path)] == [2.0, None]
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_gpu_check_plans_the_stages_of_the_full_size(commands, tmp_path, platform):
+    module = tmp_path / "plan.py"
+    module.write_text(PLAN.format(platform=platform))
+    out = tmp_path / "check"
+    data = tmp_path / "data"
+    done = commands.run(
+        "gpu_check.py", f"--out={out}", f"--load={module}", f"--data_dir={data}"
+    )
+    assert "the checks did not begin" in done.stderr
+    rows = read_rows(out)
+    # A TPU admits one process at a time.
+    assert all((row["num_at_once"] == 1) == (platform == "tpu") for row in rows)
+    commands_of = {row["stage"]: row["words"] for row in rows}
+    assert list(commands_of) == ["device", "correctness", *FULL_BENCHMARKS, "train"]
+    for stage, flags in FULL_BENCHMARKS.items():
+        script, *words, missing = commands_of[stage][stage]
+        assert Path(script).name == "benchmark.py"
+        assert words == [f"--out={out}/benchmark/{stage}", *flags.split()]
+        assert not missing
+
+    # What is left of 570 seconds, but for the time in which the runs save.
+    assert 540 < rows[-1]["limit"] <= 550
+    for task in ("listops", "text", "image"):
+        _, config, *words, missing = commands_of["train"][f"train_{task}"]
+        assert config.endswith(f"configs/{task}.py:nystrom")
+        assert words == [
+            "--config.model.dtype=bfloat16",
+            f"--workdir={out}/runs/{task}",
+            f"--config.task.data_dir={data}",
+        ]
+        # ListOps is generated.
+        assert (f"no prepared data in {data}" in missing) == (task != "listops")
 
 
 @pytest.mark.slow
@@ -157,6 +248,11 @@ def run_shell(script, tmp_path, seconds=30.0):
 def test_run_command_says_how_it_ended(tmp_path):
     row = run_shell("echo no such kernel; exit 3", tmp_path)
     assert row["status"] == "failed, status 3: no such kernel"
+
+
+def test_run_command_leaves_memory_to_those_beside_it(tmp_path):
+    row = run_shell("echo $XLA_PYTHON_CLIENT_PREALLOCATE; exit 3", tmp_path)
+    assert row["status"] == "failed, status 3: false"
 
 
 def test_run_command_kills_what_a_process_that_has_saved_leaves_behind(tmp_path):

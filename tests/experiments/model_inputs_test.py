@@ -35,7 +35,8 @@ def test_prepare_inputs_takes_one_text_without_a_list():
 def test_prepare_inputs_of_pairs_has_two_sequences():
     task = get_task("retrieval", max_length=31)
     pairs = [["one", "another"], ["a third", "ö" * 40]]
-    tokens, mask = prepare_inputs(task, pairs, num_sequences=2)
+    with pytest.warns(UserWarning, match="^1 of 4 texts are cut: they have more tok"):
+        tokens, mask = prepare_inputs(task, pairs, num_sequences=2)
     expected_tokens, lengths = task.encode([text for pair in pairs for text in pair])
     np.testing.assert_array_equal(tokens.reshape(4, 31), expected_tokens)
     assert mask.sum(-1).ravel().tolist() == lengths.tolist()
@@ -57,6 +58,8 @@ def test_prepare_inputs_of_pairs_has_two_sequences():
         (np.zeros((3, 49), int), ValueError, r"with L ≤ 48, got \(3, 49\)"),
         (np.arange(1, 4), ValueError, r"must be \[B, L\].*got \(3,\)"),
         (np.full((3, 9), 16), ValueError, "token ids must be from 0 to 15"),
+        (np.full((3, 9), 7.0), ValueError, "must be integers, got float64"),
+        (np.ones((3, 9), bool), ValueError, "must be integers, got bool"),
         ([("[MAX 2 3 ]", "4")], ValueError, "must be a list of texts"),
         ([[1, 2]], ValueError, r"or an array of token ids; got \[\[1, 2\]\]"),
         ([None], ValueError, r"must be a list of texts, .* got \[None\]"),
@@ -88,6 +91,26 @@ def test_prepare_inputs_rejects_lengths_that_cannot_be(lengths, message):
     assert prepare_inputs(LISTOPS, tokens, [9, 0])[0].shape == (2, 48)
     with pytest.raises(ValueError, match=message):
         prepare_inputs(LISTOPS, tokens, lengths)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_fitting"),
+    [
+        ({"max_length": 12}, 12),
+        ({"max_length": 16, "num_bytes": 12}, 12),
+        # [CLS], a leading space and [SEP] are three tokens more.
+        ({"max_length": 12, "tokenizer": "byte"}, 9),
+    ],
+    ids=str,
+)
+def test_prepare_inputs_warns_of_texts_that_are_cut(options, num_fitting):
+    task = get_task("text", **options)
+    fitting = "x" * num_fitting
+    prepare_inputs(task, [fitting, f"{fitting}\n", ""])
+    message = r"^2 of 3 texts are cut: .* text takes \(max_length=(12|16)\)$"
+    with pytest.warns(UserWarning, match=message) as caught:
+        prepare_inputs(task, [fitting, f"{fitting}x", fitting * 3])
+    assert len(caught) == 1
 
 
 def test_prepare_inputs_rejects_lengths_of_texts():

@@ -42,11 +42,28 @@ def test_speed_plans_a_table_for_each_task_and_dtype(commands, tmp_path):
         names.append(f"{subject}_bfloat16.unfinished")
     assert list(tables) == names
 
-    flags = tables["attention_bfloat16.unfinished"]
-    assert flags >= {"--dtype=bfloat16", "--option=nystrom.conv_kernel_size=0"}
-    assert "--train_step" not in flags
-    flags = tables["text_float32.unfinished"]
-    assert flags >= {"--dtype=float32", "--train_step", "--task=text", "--peers"}
+    assert settings_of(tables["attention_bfloat16.unfinished"]) == {
+        "--dtype=bfloat16",
+        "--batch_size=2",
+        "--num_heads=8",
+        "--head_dim=64",
+        "--option=nystrom.conv_kernel_size=0",
+        "--peers",
+    }
+    assert settings_of(tables["text_float32.unfinished"]) == {
+        "--dtype=float32",
+        "--train_step",
+        "--task=text",
+        "--option=softmax.dropout_rate=0.0",
+        "--peers",
+    }
+
+
+def settings_of(flags):
+    """All flags but the attentions, of which there are several."""
+    attentions = {flag for flag in flags if flag.startswith("--attention=")}
+    assert len(attentions) > 1
+    return flags - attentions
 
 
 def test_speed_leaves_out_what_is_complete(commands, tmp_path):

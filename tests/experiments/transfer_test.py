@@ -58,6 +58,21 @@ def test_carry_over_repeats_or_cuts_positions(length):
     np.testing.assert_array_equal(positions, expected)
 
 
+def test_carry_over_repeats_positions_four_times_and_without_limit_for_masked_tokens():
+    """Labels would barely train them, masked tokens do."""
+    source = untrained(PRETRAIN, **SIZES)
+    num_positions = source.task.max_length
+    assert POSITIONS in carry_over(source, small(task__max_length=4 * num_positions))
+    longer = {"task__max_length": 4 * num_positions + 1}
+    assert POSITIONS in carry_over(source, small(PRETRAIN, **longer))
+    message = (
+        "source has 48 positions, and task.max_length=193 would repeat them more than "
+        "4 times: take config.task.max_length=48, at most 192, or first go on with"
+    )
+    with pytest.raises(ConfigError, match=message):
+        carry_over(source, small(**longer))
+
+
 def test_carry_over_leaves_the_parameters_of_another_attention(capsys):
     source = untrained("nystrom,quick", **SIZES)
     carried = carry_over(source, small("linformer,quick"))

@@ -1,11 +1,14 @@
 """Every command computes without XLA's fusions on CPUs, which are wrong in places."""
 
-import importlib.metadata
 import os
 
 import pytest
 
-from nystromformer.experiments.xla_flags import add_no_fusions_flag
+from nystromformer.experiments.xla_flags import (
+    add_no_fusions_flag,
+    find_xla_libraries,
+    turn_off_cpu_fusions,
+)
 from tests.commands import ROOT
 from tests.small import result_of
 
@@ -39,6 +42,14 @@ def test_every_command_sums_over_many_rows_right(commands, tmp_path, script):
     assert float(done.stdout) < 1e-5, done.stderr
 
 
+@pytest.fixture
+def library(tmp_path):
+    """A library of an unknown release, whose table of flags has that of the fusions."""
+    path = tmp_path / "library.so"
+    path.write_bytes(b"help\0xla_cpu_experimental_ynn_fusion_type\0xla_b\0")
+    return path
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -47,23 +58,34 @@ def test_every_command_sums_over_many_rows_right(commands, tmp_path, script):
         (f"{OFF}reduce --xla_a=1", f"{OFF}reduce --xla_a=1"),
     ],
 )
-def test_flags_of_the_user_stay(flags, expected):
-    assert add_no_fusions_flag(flags, "0.10.2") == expected
+def test_flags_of_the_user_stay(library, flags, expected):
+    assert add_no_fusions_flag(flags, [library]) == expected
 
 
-def test_flags_of_a_file_of_the_user_stay(tmp_path):
+def test_flags_of_a_file_of_the_user_stay(library, tmp_path):
     file = tmp_path / "flags"
     file.write_text("--xla_a=1\n--xla_b=2")
-    flags = add_no_fusions_flag(str(file), "0.10.2")
+    flags = add_no_fusions_flag(str(file), [library])
     assert flags == f"--xla_a=1\n--xla_b=2 {OFF}"
 
 
-def test_no_jaxlib_gets_a_flag_that_it_may_not_know():
-    assert add_no_fusions_flag("--xla_a=1", "0.9.2") == "--xla_a=1"
-    assert add_no_fusions_flag("", "0.12.0") == ""
+def test_the_installed_libraries_know_the_flag(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=1")
+    turn_off_cpu_fusions()
+    assert os.environ["XLA_FLAGS"] == f"--xla_a=1 {OFF}"
+
+
+def test_no_library_gets_a_flag_that_it_does_not_know(library, tmp_path):
+    """In the second, a field of XLA's options has the name, and no flag."""
+    other = tmp_path / "other.so"
+    other.write_bytes(b"help\0xla_b\0")
+    with_field = tmp_path / "with_field.so"
+    with_field.write_bytes(b"help\0xla_b\0\n$xla_cpu_experimental_ynn_fusion_type\x18")
+    for path in (other, with_field, tmp_path / "missing.so"):
+        assert add_no_fusions_flag("--xla_a=1", [library, path]) == "--xla_a=1"
 
 
 def test_a_run_records_the_flags_that_it_was_computed_with(finished):
     flags = os.environ.get("XLA_FLAGS", "")
-    expected = add_no_fusions_flag(flags, importlib.metadata.version("jaxlib"))
+    expected = add_no_fusions_flag(flags, find_xla_libraries())
     assert result_of(finished[0])["versions"]["XLA_FLAGS"] == (expected or "none")

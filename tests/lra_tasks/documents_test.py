@@ -1,11 +1,12 @@
 """Documents: read from files, cut into sentences, and packed into rows of two parts."""
 
+import collections
 import re
 
 import numpy as np
 import pytest
 
-from lra_tasks.documents import SENTENCE, make_examples, read_documents
+from lra_tasks.documents import SENTENCE, make_examples, read_documents, split_of
 from tests.commands import ROOT
 from tests.lra_tasks.archive_server import write
 
@@ -29,6 +30,14 @@ def test_read_documents_between_blank_lines_or_whole(tmp_path):
     write(tmp_path, {"b.txt": b"\n\nOne.\nTwo.\n \nThree."})
     assert list(read_documents(tmp_path / "b.txt", True)) == ["One.\nTwo.", "Three."]
     assert list(read_documents(tmp_path / "b.txt", False)) == ["One.\nTwo.\n \nThree."]
+
+
+def test_split_of_gives_train_eight_tenths_and_the_others_one_each():
+    """Within four standard deviations of 2,000 draws."""
+    sizes = collections.Counter(split_of(f"document {i}", 0) for i in range(2_000))
+    assert sizes["train"] == pytest.approx(1_600, abs=72)
+    assert sizes["validation"] == pytest.approx(200, abs=54)
+    assert sizes["test"] == pytest.approx(200, abs=54)
 
 
 def test_the_recipe_for_wikipedia_writes_documents_between_blank_lines(tmp_path):

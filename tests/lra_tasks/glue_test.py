@@ -133,38 +133,92 @@ def test_lines_that_are_broken_or_repeated_are_left_out(
     assert ("1 examples left out of" in stderr) == is_left_out
 
 
-def mnli_rows(start, count):
+class TfdsForm(NamedTuple):
+    """The columns of texts in TFDS, with the number i, and the validation splits."""
+
+    texts: dict[str, str]
+    validation_splits: Sequence[str] = ("validation",)
+
+
+# The texts are those of FORMS.
+TFDS_FORMS = {
+    "sst2": TfdsForm({"sentence": "it 's \" {i} "}),
+    "mrpc": TfdsForm({"sentence1": 'He said "{i}', "sentence2": 'She said {i}"'}),
+    "qnli": TfdsForm({"question": "When {i}?", "sentence": "In {i}."}),
+    "qqp": TfdsForm({"question1": "How {i}?", "question2": "Why {i}?"}),
+    "mnli": TfdsForm(
+        {"premise": "A {i}", "hypothesis": "B {i}"},
+        ("validation_matched", "validation_mismatched"),
+    ),
+}
+
+
+def tfds_rows(name, start, count, num_classes):
     """The examples of the official files as TFDS has them, in an order of its own."""
-    return [
-        {
-            "idx": number,
-            "premise": f"A {number}",
-            "hypothesis": f"B {number}",
-            "label": number % 3,
+    rows = []
+    for number in reversed(range(start, start + count)):
+        texts = {
+            column: text.format(i=number)
+            for column, text in TFDS_FORMS[name].texts.items()
         }
-        for number in reversed(range(start, start + count))
-    ]
+        rows.append({"idx": number, **texts, "label": number % num_classes})
+    return rows
 
 
-def test_tfds_gives_the_data_of_the_official_files(tmp_path):
-    write(tmp_path / "tsv", official_files())
-    rows = {
-        "train": mnli_rows(start=0, count=60),
-        "validation_matched": mnli_rows(start=100, count=12),
-        "validation_mismatched": mnli_rows(start=200, count=12),
-    }
+@pytest.mark.parametrize("name", TFDS_FORMS)
+def test_tfds_gives_the_data_of_the_official_files(tmp_path, name):
+    files = official_files()
+    files["QQP/train.tsv"] = tsv("QQP", start=0, count=60)
+    write(tmp_path / "tsv", files)
+    official = get_task("glue", subset=name, source_dir=str(tmp_path / "tsv"))
+
+    form = TFDS_FORMS[name]
+    num_classes = official.num_classes
+    rows = {"train": tfds_rows(name, 0, 60, num_classes)}
+    for start, split in zip((100, 200), form.validation_splits, strict=False):
+        rows[split] = tfds_rows(name, start, 12, num_classes)
     features = {
         "idx": np.int32,
-        "premise": tfds.features.Text(),
-        "hypothesis": tfds.features.Text(),
-        "label": tfds.features.ClassLabel(num_classes=3),
+        **{column: tfds.features.Text() for column in form.texts},
+        "label": tfds.features.ClassLabel(num_classes=num_classes),
     }
-    write_tfds(tmp_path / "tfds", "glue/mnli", features, rows)
-
-    official = get_task("glue", subset="mnli", source_dir=str(tmp_path / "tsv"))
-    from_tfds = get_task("glue", subset="mnli", source_dir=str(tmp_path / "tfds"))
+    write_tfds(tmp_path / "tfds", f"glue/{name}", features, rows)
+    from_tfds = get_task("glue", subset=name, source_dir=str(tmp_path / "tfds"))
 
     assert hashes(from_tfds, tmp_path) == hashes(official, tmp_path)
+
+
+def test_every_subset_has_the_classes_of_the_benchmark():
+    """The order is that of the labels in the official files and in TFDS."""
+    classes = {name: get_task("glue", subset=name).class_names for name in TFDS_FORMS}
+    assert classes == {
+        "sst2": ["negative", "positive"],
+        "mrpc": ["not_equivalent", "equivalent"],
+        "qnli": ["entailment", "not_entailment"],
+        "qqp": ["not_duplicate", "duplicate"],
+        "mnli": ["entailment", "neutral", "contradiction"],
+    }
+
+
+def test_mrpc_is_read_from_the_files_of_microsoft_as_from_those_of_glue(tmp_path):
+    parts = {
+        "train": tsv("MRPC", start=0, count=60),
+        "test": tsv("MRPC", start=100, count=12),
+    }
+    names = {
+        "glue": {"train": "train.tsv", "test": "dev.tsv"},
+        "microsoft": {
+            "train": "msr_paraphrase_train.txt",
+            "test": "msr_paraphrase_test.txt",
+        },
+    }
+    read = {}
+    for publisher, file_names in names.items():
+        folder = tmp_path / publisher
+        write(folder, {f"MRPC/{file_names[part]}": parts[part] for part in parts})
+        task = get_task("glue", subset="mrpc", source_dir=str(folder))
+        read[publisher] = hashes(task, tmp_path / "data")
+    assert read["glue"] == read["microsoft"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """ListOps: the vocabulary, splits, released files and floors."""
 
+import os
+
 import pytest
 
 from lra_tasks.errors import DataError
@@ -36,6 +38,18 @@ def test_encode_ignores_parentheses():
     tokens = inputs[0, : lengths[0]]
     assert tokens.tolist() == [4, 9, 1, 6, 15, 5, 5]
     assert ListOps().decode(tokens) == "[SM 3 [MIN 0 9 ] ]"
+
+
+@pytest.mark.parametrize(
+    "text", ["[MAX 3 [MIN 8 5 ]", "[MAX 3 ] ]", "3 4", "] [MAX 3 4", "[MAX 3 4 ] 5"]
+)
+def test_encode_refuses_what_is_not_one_expression(text):
+    with pytest.raises(DataError) as caught:
+        ListOps().encode(["[MAX 3 4 ]", text])
+    assert str(caught.value) == (
+        f"listops: text 2, {text!r}, is not one expression: close each operator once, "
+        "as in '[MAX 3 [MIN 8 5 ] ]'"
+    )
 
 
 def test_make_splits_have_their_sizes_and_no_expression_in_common(tmp_path):
@@ -84,6 +98,17 @@ def test_another_released_file_of_the_same_name_is_other_data(tmp_path):
     after = released_task(tmp_path)
     assert after.folder() != before.folder()
     assert after.load("train", tmp_path / "data").num_examples == 2
+
+
+def test_a_released_file_rewritten_with_the_same_size_is_other_data(tmp_path):
+    write(tmp_path, RELEASED)
+    folder = released_task(tmp_path).folder()
+    file = tmp_path / "basic_val.tsv"
+    written_at = file.stat().st_mtime_ns
+    file.write_bytes(RELEASED["basic_val.tsv"].replace(b"9", b"4"))
+    os.utime(file, ns=(written_at, written_at + 1_000_000))
+    assert file.stat().st_size == len(RELEASED["basic_val.tsv"])
+    assert released_task(tmp_path).folder() != folder
 
 
 @pytest.mark.parametrize("below", ["", "lra_release/", "lra_release/lra_release/"])

@@ -37,6 +37,7 @@ class WholeSoftmaxAttention(Attention):
         key: jax.Array,
         value: jax.Array,
         mask: jax.Array | None,
+        query_mask: jax.Array | None,
         precision: jax.lax.PrecisionLike,
     ) -> jax.Array:
         return jax.nn.dot_product_attention(

@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from nystromformer.experiments.metric_names import is_higher_better
 from nystromformer.experiments.plotting import add_legend, line_style, new_figure
+from nystromformer.experiments.report.names import EXACT_MARK
 from nystromformer.experiments.report.runs import Frame, heading
 
 LETTERS_BESIDE_A_POINT = 40
@@ -186,7 +187,8 @@ def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
         first_run = seeds.iloc[0]
         deviation = seeds["score"].std()
         group_phrases = first_run["group"].split(", ")
-        phrases = [x for x in first_run["row"].split(", ") if x not in group_phrases]
+        row_phrases = first_run["row"].replace(EXACT_MARK, "").split(", ")
+        phrases = [x for x in row_phrases if x not in group_phrases]
         points.append(
             {
                 "group": first_run["group"],

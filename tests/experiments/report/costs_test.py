@@ -35,7 +35,7 @@ def test_draw_by_cost_draws_the_best_score_at_each_cost(runs):
     # At 150 examples a second, only what is faster can be had.
     assert frontier.get_drawstyle() == "steps-pre"
     names = [text.get_text() for text in speed.texts]
-    assert sorted(names) == ["", "", "16", "64"]
+    assert sorted(names) == ["", "16", "64", "dropout 0.1 on its weights"]
     [legend] = speed.figure.legends
     lines = [text.get_text() for text in legend.get_texts()]
     assert sorted(lines) == ["linear", "nystrom, by landmarks", "softmax"]
@@ -114,7 +114,8 @@ def test_draw_by_cost_names_a_group_alike_in_all_panels(runs):
         add_costs(runs, "softmax,quick", 0.6, 50.0, 1, task__max_length=length)
     figure = draw_by_cost(read_groups(runs), COST_AXES["speed"])
     names = [sorted(text.get_text() for text in axes.texts) for axes in figure.axes]
-    assert names == [["", "16", "64"], ["", "16"]]
+    dropout = "dropout 0.1 on its weights"
+    assert names == [["16", "64", dropout], ["16", dropout]]
     lines = [text.get_text() for text in figure.legends[0].get_texts()]
     assert lines == ["nystrom, by landmarks", "softmax"]
 

@@ -9,7 +9,7 @@ from nystromformer.experiments.report.tables import (
     format_difference,
     paired_table,
 )
-from tests.experiments.report.conftest import scores
+from tests.experiments.report.conftest import SOFTMAX, scores
 
 COLUMN = "listops accuracy, %"
 
@@ -19,7 +19,7 @@ def test_score_table_has_means_deviations_seeds_and_floors(three):
     three.add("softmax,quick", 0.12, task="image")
     rows = scores(three)
     assert rows["nystrom"] == {COLUMN: "53.00 ± 3.00 (3)", "image accuracy, %": DASH}
-    assert rows["softmax"]["image accuracy, %"] == "12.00 (1)"
+    assert rows[SOFTMAX]["image accuracy, %"] == "12.00 (1)"
     assert rows["floor: root operator"][COLUMN] == "25.00"
     assert list(rows)[:2] == ["floor: majority class", "floor: root operator"]
 
@@ -31,7 +31,7 @@ def test_score_table_says_how_far_unfinished_runs_are(runs):
     runs.add("softmax,quick", steps=(700,), train__num_steps=5000)
     rows = scores(runs)
     assert rows["nystrom"][COLUMN] == "50.00 (1 of 3; 500, 0 of 5,000 steps)"
-    assert rows["softmax"][COLUMN] == "— (0 of 1; 700 of 5,000 steps)"
+    assert rows[SOFTMAX][COLUMN] == "— (0 of 1; 700 of 5,000 steps)"
     assert rows["floor: root operator"][COLUMN] == "25.00"
 
 
@@ -68,7 +68,7 @@ def test_score_table_has_a_column_for_each_option_of_the_task(runs):
     assert scores(runs) == {
         "floor: rule": {short: "30.00", long: "40.00"},
         "nystrom": {short: "40.00 (1)", long: "50.00 (1)"},
-        "softmax": {short: DASH, long: "80.00 (1)"},
+        SOFTMAX: {short: DASH, long: "80.00 (1)"},
     }
 
 
@@ -107,7 +107,7 @@ def test_score_table_averages_rows_that_have_all_tasks(runs):
     assert bigbird["average published, %"] == DASH
     reformer = rows["reformer, paper preset"]
     assert reformer["average accuracy, %"] == DASH  # It still trains on one task.
-    softmax = rows["softmax, paper preset"]
+    softmax = rows["softmax, paper preset, dropout 0.1 on its weights"]
     assert softmax["average accuracy, %"] == DASH
     assert softmax["average published, %"] == DASH
 
@@ -216,8 +216,8 @@ def test_paired_table_judges_against_the_rows_of_most_seeds(runs):
     short = "nystrom, 1000 steps"
     long = "nystrom, 2000 steps"
     assert dict(table.itertuples(index=False, name=None)) == {
-        f"{short} − softmax": "-6.00 ± 3.15 (1), exceeds test noise",
-        f"{long} − softmax": "-4.00 ± 3.15 (1), exceeds test noise",
+        f"{short} − {SOFTMAX}": "-6.00 ± 3.15 (1), exceeds test noise",
+        f"{long} − {SOFTMAX}": "-4.00 ± 3.15 (1), exceeds test noise",
         f"{short} − {long}": "-2.00 ± 3.16 (1), within test noise",
     }
 
@@ -228,10 +228,10 @@ def test_paired_table_compares_with_the_attentions_that_are_named(runs):
     pairs = paired_table(runs.read(), ["identity", "linear"])["difference"]
     assert list(pairs) == [
         "nystrom − identity",
-        "softmax − identity",
+        f"{SOFTMAX} − identity",
         "linear − identity",
         "nystrom − linear",
-        "softmax − linear",
+        f"{SOFTMAX} − linear",
     ]
 
 
@@ -241,8 +241,9 @@ def test_paired_table_compares_attentions_of_one_preset(runs):
         runs.add(arg, 0.5)
         runs.add(f"{arg},quick", 0.4)
         runs.add(f"{arg},quick", 0.4, seed=1)
-    quick = ("nystrom, quick preset", "softmax, quick preset")
-    paper = ("nystrom, paper preset", "softmax, paper preset")
+    dropout = "dropout 0.1 on its weights"
+    quick = ("nystrom, quick preset", f"softmax, quick preset, {dropout}")
+    paper = ("nystrom, paper preset", f"softmax, paper preset, {dropout}")
     assert set(paired_table(runs.read())["difference"]) == {
         " − ".join(quick),
         " − ".join(paper),
@@ -257,7 +258,7 @@ def test_paired_table_has_a_column_for_each_task(three):
         three.add(arg, test, task="text", result={"metric": "nll", "test_nll": nll})
         three.add(arg, test, task="glue", result={"metric": "f1", "test_f1": test})
     (row,) = paired_table(three.read()).to_dict("records")
-    assert row["difference"] == "nystrom − softmax"
+    assert row["difference"] == f"nystrom − {SOFTMAX}"
     assert row["listops accuracy, points"] == "+6.00 ± 3.16 (1), exceeds test noise"
     assert row["image accuracy, points"] == "-10.00 ± 3.00 (1), exceeds test noise"
     # These two are no means over examples.
