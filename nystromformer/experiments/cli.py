@@ -90,7 +90,7 @@ def local_folder(text: str | None) -> Path:
     """Returns the folder that a flag names, as it is written.
 
     Raises:
-      DataError: for one in a bucket, where train.py alone can write.
+      DataError: for one in a bucket, where only train.py writes.
     """
     folder = str(text)
     local_path(folder)  # It raises DataError.

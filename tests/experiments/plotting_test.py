@@ -38,7 +38,7 @@ def test_add_legend_names_each_line_once_and_adds_its_own_height():
 
 
 def test_save_figure_draws_labels_that_are_longer_than_the_figure(tmp_path):
-    """matplotlib warns, and tests fail, where a legend leaves no room for the panels."""
+    """matplotlib warns, and tests fail, where a legend leaves panels no room."""
     figure = figure_of("nystrom, " + ", ".join(["grad_accum_steps 16"] * 12))
     add_legend(figure)
     assert figure.get_figheight() > HEIGHT + 1
