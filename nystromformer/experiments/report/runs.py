@@ -198,11 +198,15 @@ def _of_all_sessions(result: Mapping[str, Any], key: str) -> Any:
 
 
 def _read_curves(workdir: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; none while there is no such file."""
+    """The whole lines of metrics.jsonl; none while there is no such file.
+
+    A run that trains may be about to write the last one.
+    """
     file = workdir / METRICS_FILE
     if not file.exists():
         return []
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    *lines, _ = file.read_text().split("\n")
+    return [json.loads(line) for line in lines]
 
 
 def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
