@@ -70,6 +70,11 @@ AS_PUBLISHED = {
     **attention(lsh_scope="chunk", redraw_hashes=True),  # reformer
 }
 
+# In pictures black, the id 0, is padding: so it is for every model in the code of the
+# Long Range Arena, in the paper's, and in that of Skyformer and of xformers.
+BLACK_IS_PADDING = model(ignore_id=0)
+ALL_PIXELS = model(ignore_id=None)
+
 SMOKE = {
     **optimizer(warmup_steps=5),
     **train(num_steps=20, num_epochs=0.0),
@@ -91,11 +96,12 @@ def make_config(
       task: a name in TASKS.
       settings: those of the paper, or ours for a task that it does not have, where
         they differ from the dataclasses' defaults.
-      presets: name -> settings. Settings of an attention apply if it has the option.
+      presets: name -> settings. Settings of an attention apply if it has the option;
+        None is the default of the dataclass.
 
     Raises:
-      ValueError: for an unknown task, or a word that is neither an attention nor a
-        preset.
+      ValueError: for an unknown task, a word that is neither an attention nor a
+        preset, or an option that no attention has.
     """
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}: --load the module that registers it")
@@ -121,10 +127,16 @@ def make_config(
     merged = dict(settings)
     for name in names:
         merged |= _preset(name, {"smoke": SMOKE, **presets}, is_quick="quick" in names)
+    own_options = ATTENTIONS[attention_name].options()
     for path, value in merged.items():
         group, key = path.split(".")
-        if group != "attention" or key in groups[group]:
+        if value is None:  # The default, a placeholder, knows the type of the key.
+            continue
+        is_option = group == "attention" and key not in ("name", "by_layer")
+        if not is_option or key in own_options:
             groups[group][key] = value
+        else:
+            _check_other_option(key, attention_name)
     return ConfigDict(groups)
 
 
@@ -153,6 +165,16 @@ def _preset(name: str, presets: Mapping[str, Settings], is_quick: bool) -> Setti
     if is_quick and f"quick,{name}" in presets:
         return presets[f"quick,{name}"]
     return presets[name]
+
+
+def _check_other_option(option: str, attention_name: str) -> None:
+    """Raises ValueError unless an option is that of an attention that is not chosen."""
+    if not any(option in cls.options() for cls in ATTENTIONS.values()):
+        known = ", ".join(ATTENTIONS[attention_name].options()) or "none"
+        raise ValueError(
+            f"no attention has the option attention.{option}; those of "
+            f"{attention_name}: {known}"
+        )
 
 
 def make_get_config(

@@ -12,7 +12,7 @@ then has no easier pictures.
 - Text, Retrieval: a denoising loss from the same pass over the corrupted input.
 - ListOps: arguments in a random order, since no operator minds it.
 - Image: mirrored pictures. Pathfinder: the same both ways, and as many pictures with
-  easier contours in train.
+  easier contours in train. Both: black pixels are tokens as all others.
 
 What differs from theirs: the short convolution is ours. The rate rises and falls once,
 where theirs swings between the peak and about 0 every twenty steps. Masked tokens alone
@@ -26,7 +26,14 @@ contours, too, and validates on all three kinds.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from configs.defaults import attention, model, objective, optimizer, train
+from configs.defaults import (
+    ALL_PIXELS,
+    attention,
+    model,
+    objective,
+    optimizer,
+    train,
+)
 
 
 class RecipeSettings(NamedTuple):
@@ -110,6 +117,7 @@ def make_presets(task: str) -> dict[str, dict[str, Any]]:
     """Returns `modern` of one task, and what it is beside `quick`."""
     settings = SETTINGS[task]
     recipe: Mapping[str, Any] = {
+        **ALL_PIXELS,
         **model(positions="rotary", short_conv=5, dropout_rate=settings.dropout_rate),
         **attention(dropout_rate=0.0, conv_kernel_size=0),
         **optimizer(b2=0.98, weight_decay=settings.weight_decay),

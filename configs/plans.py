@@ -54,6 +54,15 @@ def _stages(attention: str) -> Variants:
     )
 
 
+# What else may explain a difference between Nyström attention and exact attention. Only
+# softmax drops weights; only nystrom has a convolution of V. With a landmark for each
+# token it is exact attention, and keeps the convolution: 4,096 are as many for all
+# tasks but Path-X. Where there is no attention a convolution as wide stands in front of
+# the projection, with a kernel for each channel and not for each head.
+SOFTMAX_WITHOUT_DROPOUT = {"attention.name": "softmax", "attention.dropout_rate": 0.0}
+EXACT_WITH_CONVOLUTION = {"attention.name": "nystrom", "attention.num_landmarks": 4_096}
+CONVOLUTION_ALONE = {"attention.name": "identity", "model.short_conv": 35}
+
 # The rows of the paper's Table 2: Nyström attention, BERT, and 1,024 tokens.
 TABLE2_ROWS: Variants = (
     {"attention.name": "nystrom"},
@@ -125,6 +134,19 @@ PLANS: dict[str, dict[str, Any]] = {
             *_nystrom("num_landmarks", 3, 12, 48),
             *_nystrom("conv_kernel_size", 0),
             *_attentions("longformer", "linear", "bigbird", "efficient"),
+            # 48 landmarks, above, are exact attention with the convolution.
+            SOFTMAX_WITHOUT_DROPOUT,
+            CONVOLUTION_ALONE,
+        ),
+    },
+    # Rows that belong beside those of table3 or, with --preset=quick, of other tasks.
+    "equal_footing": {
+        "tasks": ("listops", "text"),
+        "seeds": 3,
+        "variants": (
+            SOFTMAX_WITHOUT_DROPOUT,
+            EXACT_WITH_CONVOLUTION,
+            CONVOLUTION_ALONE,
         ),
     },
     # How many pairs of keys and values each attention finds again, by its size: 66

@@ -8,14 +8,22 @@ Priors", for one GPU. A task's config has them as the presets
 - `finetune`: the labels, from scratch or with train.init_from=WORKDIR;
 - `scratch_matched`: the labels, from scratch, for as many epochs as both together.
 
-Beside `quick` they keep its model and its steps. Unlike theirs, masked intensities of
-Image are predicted as one of 256 by cross-entropy, not by an L1 loss.
+Beside `quick` they keep its model and its steps. In pictures all three read every
+pixel, since a masked one may be black. Unlike theirs, masked intensities of Image are
+predicted as one of 256 by cross-entropy, not by an L1 loss.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from configs.defaults import attention, model, objective, optimizer, train
+from configs.defaults import (
+    ALL_PIXELS,
+    attention,
+    model,
+    objective,
+    optimizer,
+    train,
+)
 
 
 class PretrainingSettings(NamedTuple):
@@ -103,6 +111,7 @@ def make_presets(task: str, quick: Mapping[str, Any]) -> dict[str, dict[str, Any
     def stage(rate: float, num_epochs: int, batch_size: int) -> dict[str, Any]:
         steps_per_epoch = settings.steps_per_epoch * 32 // batch_size
         return {
+            **ALL_PIXELS,
             **settings.model,
             **model(dropout_rate=0.0, pooling=settings.pooling),
             **attention(dropout_rate=0.0),
@@ -119,7 +128,10 @@ def make_presets(task: str, quick: Mapping[str, Any]) -> dict[str, dict[str, Any
         "pretrain": pretrain | masked_inputs,
         "finetune": stage(rate, settings.finetune_epochs, batch_size),
         "scratch_matched": stage(rate, all_epochs, batch_size),
-        "quick,pretrain": masked_inputs,
-        "quick,finetune": {},
-        "quick,scratch_matched": train(num_steps=2 * quick["train.num_steps"]),
+        "quick,pretrain": ALL_PIXELS | masked_inputs,
+        "quick,finetune": ALL_PIXELS,
+        "quick,scratch_matched": {
+            **ALL_PIXELS,
+            **train(num_steps=2 * quick["train.num_steps"]),
+        },
     }

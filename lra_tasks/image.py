@@ -1,7 +1,8 @@
 """Image: CIFAR-10 (Krizhevsky 2009) in grey, pixel by pixel.
 
 As in Long Range Arena (Tay et al. 2021, arXiv:2011.04006): the 1,024 intensities of a
-picture, row by row, are its tokens; 0 is black, not padding.
+picture, row by row, are its tokens. 0 is black, which is a token here. The benchmark's
+code takes it for padding, and so does a model with `ignore_id=0`, as the configs' are.
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ def local_path(path: PathLike) -> Path:
       DataError: for the url of a bucket, such as gs://data.
     """
     if "://" in str(path):
-        raise DataError(f"{path} is not a local or mounted folder")
+        raise DataError(f"{path} is not a local or mounted folder; name one")
     return Path(path).expanduser().absolute()
 
 

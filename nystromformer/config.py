@@ -87,9 +87,13 @@ class Config:
 
     def __post_init__(self) -> None:
         check_choice("model.dtype", self.model.dtype, ("float32", "bfloat16"))
-        check_choice("optimizer.decay", self.optimizer.decay, ("linear", "none"))
+        check_range(
+            "optimizer.warmup_steps",
+            self.optimizer.warmup_steps,
+            0,
+            self.train.num_steps or None,
+        )
         self.attentions()
-        self._check_training()
         self._check_parts_of_batches()
 
     def attentions(self) -> list[LayerAttention]:
@@ -104,34 +108,6 @@ class Config:
             attention_options=self.attention.options,
             attention_by_layer=self.attention.layer_settings(),
         )
-
-    def _check_training(self) -> None:
-        train = self.train
-        for key in (
-            "eval_every",
-            "checkpoint_every",
-            "log_every",
-            "batch_size",
-            "grad_accum_steps",
-            "length_buckets",
-        ):
-            check_range(f"train.{key}", getattr(train, key), 1)
-        check_range("train.seed", train.seed, 0, 2**32 - 1)
-        check_range("train.num_epochs", train.num_epochs or 0, 0)
-        if not train.num_steps and not train.num_epochs:
-            raise ValueError("give train.num_steps or train.num_epochs")
-        check_range("train.num_steps", train.num_steps, 0)
-        check_range(
-            "optimizer.warmup_steps",
-            self.optimizer.warmup_steps,
-            0,
-            train.num_steps or None,
-        )
-        if train.batch_size % train.grad_accum_steps:
-            raise ValueError(
-                f"train.grad_accum_steps {train.grad_accum_steps} does not divide "
-                f"train.batch_size {train.batch_size}"
-            )
 
     def _check_parts_of_batches(self) -> None:
         """Raises ValueError if dividing a batch would change its results."""

@@ -95,16 +95,56 @@ def kmeans(
     return jnp.where(mask.sum() > num_landmarks, means, first_means), exists
 
 
+@jax.custom_batching.sequential_vmap
+def _pinv_alone(a: jax.Array) -> jax.Array:
+    return jnp.linalg.pinv(a)
+
+
+@jax.custom_jvp
+def exact_pinv(a: jax.Array) -> jax.Array:
+    """Computes the pseudo-inverse A⁺ by singular values; under vmap one by one.
+
+    On a CPU jaxlib 0.10.2 spreads a batch over the threads that compute the program,
+    and waits for them. Two batches can be computed at once, such as those of two layers
+    under `jax.checkpoint`, and then may wait for each other for ever. A single matrix
+    is computed by the thread that needs it.
+
+    Args:
+      a: [M, S].
+
+    Returns:
+      [S, M].
+    """
+    return _pinv_alone(a)
+
+
+@exact_pinv.defjvp
+@jax.default_matmul_precision("highest")
+def _differentiate_pinv(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """dZ = −Z dA Z + Z Zᵀ dAᵀ (I − A Z) + (I − Z A) dAᵀ Zᵀ Z, with Z = A⁺.
+
+    Golub and Pereyra, SIAM Journal on Numerical Analysis 10 (1973).
+    """
+    (a,) = primals
+    (da,) = tangents
+    z = exact_pinv(a)
+    left = z @ z.T @ da.T
+    right = da.T @ z.T @ z
+    return z, left - left @ a @ z + right - z @ a @ right - z @ da @ z
+
+
 # (x [S, H], num_landmarks, mask [S] or None, seed) -> as `segment_means`.
 LANDMARKS: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {
     "segment_means": lambda x, count, mask, seed: segment_means(x, count, mask),
     "random": random_tokens,
     "kmeans": lambda x, count, mask, seed: kmeans(x, count, mask),
 }
-# (A [M, M], num_iters) -> Z [M, M]. The exact one is LAPACK's. The identity stands for
-# no inverse at all, the double softmax.
+# (A [M, M], num_iters) -> Z [M, M]. The identity stands for no inverse at all, the
+# double softmax.
 PINVS: dict[str, Callable[[jax.Array, int], jax.Array]] = {
     "iterative": iterative_pinv,
-    "exact": lambda a, num_iters: jnp.linalg.pinv(a),
+    "exact": lambda a, num_iters: exact_pinv(a),
     "identity": lambda a, num_iters: jnp.eye(a.shape[-1], dtype=a.dtype),
 }

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from nystromformer.validation import check_range, check_rate
+from nystromformer.validation import check_choice, check_range, check_rate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,15 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         for name in ("learning_rate", "weight_decay", "eps"):
             check_range(name, getattr(self, name), 0)
+        check_range("warmup_steps", self.warmup_steps, 0)
         for name in ("b1", "b2"):
             check_rate(name, getattr(self, name))
+        check_choice("decay", self.decay, ("linear", "none"))
+        if self.cycle_b1 and self.b1 != OptimizerConfig.b1:
+            raise ValueError(
+                f"b1={self.b1} has no effect with cycle_b1=True, which goes from 0.95 "
+                "to 0.85 and back: leave out one of the two"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +45,8 @@ class TrainConfig:
     num_steps: int = 0
     num_epochs: float | None = None
     # The intervals are counted in steps.
-    eval_every: int
-    checkpoint_every: int
+    eval_every: int = 500
+    checkpoint_every: int = 500
     log_every: int = 50
     seed: int = 0  # for all that is drawn: weights, order, dropout, augmentation
     # A batch is computed in this many parts, one by one, which needs less memory.
@@ -52,3 +59,24 @@ class TrainConfig:
     flip_horizontal: bool = False
     flip_vertical: bool = False
     shuffle_arguments: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            "eval_every",
+            "checkpoint_every",
+            "log_every",
+            "batch_size",
+            "grad_accum_steps",
+            "length_buckets",
+        ):
+            check_range(name, getattr(self, name), 1)
+        check_range("seed", self.seed, 0, 2**32 - 1)
+        check_range("num_steps", self.num_steps, 0)
+        check_range("num_epochs", self.num_epochs or 0, 0)
+        if not self.num_steps and not self.num_epochs:
+            raise ValueError("give num_steps or num_epochs")
+        if self.batch_size % self.grad_accum_steps:
+            raise ValueError(
+                f"grad_accum_steps {self.grad_accum_steps} does not divide "
+                f"batch_size {self.batch_size}"
+            )

@@ -5,8 +5,6 @@
 writes DIR/README.md with figures, and their numbers as CSV.
 """
 
-from pathlib import Path
-
 from absl import flags
 
 from nystromformer.experiments import cli
@@ -25,7 +23,7 @@ def main() -> None:
     """Writes the study of a run."""
     write_study(
         load_run(str(_WORKDIR.value), _SOURCE_DIR.value),
-        Path(str(_OUT.value)).expanduser(),
+        cli.local_folder(_OUT.value),
         examples=_EXAMPLES.value,
         landmarks=_LANDMARKS.value,
         data_dir=_DATA_DIR.value,

@@ -12,7 +12,6 @@ in requirements-parity.txt. --repeats=0 measures memory alone, as it is compiled
 import importlib
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -103,7 +102,7 @@ def main() -> None:
             head_dim=_HEAD_DIM.value,
             dtype=_DTYPE.value,
         )
-    out = Path(_OUT.value).expanduser()
+    out = cli.local_folder(_OUT.value)
     write_benchmark(
         groups, out, rounds=_REPEATS.value, library_versions=library_versions
     )

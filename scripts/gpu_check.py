@@ -96,7 +96,7 @@ class Benchmark(NamedTuple):
 
 def main() -> None:
     """Runs the stages, and prints tables of the results."""
-    out = Path(_OUT.value).expanduser()
+    out = cli.local_folder(_OUT.value)
     if _STAGE.value:
         out.mkdir(parents=True, exist_ok=True)
     if _STAGE.value == "device":

@@ -9,8 +9,6 @@ folder or an earlier report; it gets report.html, report.md, LaTeX, CSV and figu
 --compare_with names the attentions from which differences are shown.
 """
 
-from pathlib import Path
-
 from absl import flags
 
 from nystromformer.experiments import cli
@@ -33,8 +31,8 @@ def main(folders: list[str]) -> None:
     Args:
       folders: workdirs, or folders that contain workdirs.
     """
-    paths = [Path(folder).expanduser() for folder in folders]
-    out = Path(str(_OUT.value)).expanduser()
+    paths = [cli.local_folder(folder) for folder in folders]
+    out = cli.local_folder(_OUT.value)
     print(build(paths, out, _BY.value, _COMPARE_WITH.value))
 
 

@@ -50,7 +50,7 @@ _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and exit")
 
 def main() -> None:
     """Measures the tables that are not complete, or prints their commands."""
-    out = Path(_OUT.value).expanduser()
+    out = cli.local_folder(_OUT.value)
     tables = list(itertools.product(("attention", *LRA), DTYPES))
     for table, dtype in tables:
         check_folder(out / f"{table}_{dtype}")

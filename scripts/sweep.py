@@ -83,6 +83,12 @@ def find_points(changes: Settings) -> list[Point]:
     if bool(_CONFIG.value) == bool(_PLAN.value or _TASKS.value):
         raise ConfigError("give --config alone, or --tasks, --plan or both")
     grid = parse_grid(_GRID.value)
+    for key in grid[0]:
+        if key in changes:
+            raise ConfigError(
+                f"--grid={key} and --config.{key}={changes[key]} set one key; leave "
+                "one of them out"
+            )
     config_file, _, config_presets = (_CONFIG.value or "").partition(":")
     plans = [PLANS[name] for name in _PLAN.value] or [{"variants": [{}]}]
 
@@ -126,7 +132,7 @@ def main(changes: Settings) -> None:
     for name in ("partition", "time", "gpus"):
         if flags.FLAGS[name].present and not _CLUSTER.value:
             raise ConfigError(f"--{name} is for SLURM: add --cluster=slurm")
-    folder = Path(_WORKDIR.value).expanduser()
+    folder = cli.local_folder(_WORKDIR.value)
     points = take_planned_names(find_points(changes), folder)
     for point in points:
         # The run of a different config must not be taken for it.

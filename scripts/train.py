@@ -44,7 +44,11 @@ _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "number of processes", 1)
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "number, from 0", 0)
-flags.mark_flag_as_required("config")
+flags.register_validator(
+    "config",
+    lambda config: config is not None,
+    message="give FILE.py:ATTENTION,PRESET, as in configs/listops.py:nystrom,quick",
+)
 
 
 def main() -> None:
@@ -61,7 +65,6 @@ def main() -> None:
         join_processes()
     use_compilation_cache()
     experiment = build_experiment(config)
-    print(format_config(config))
     workdir = epath.Path(_WORKDIR.value).expanduser()
     result = run.run_training(experiment, workdir, _SHARDS.value)
     print(run.summarize(result))

@@ -57,10 +57,10 @@ BAD = [
     ("model.vocab_size", 5, r"unknown key config\.model\.vocab_size; known: "),
     ("train.num_steps", "5", r"config\.train: num_steps must be int, got '5'"),
     ("train.batch_size", True, r"config\.train: batch_size must be int, got True"),
-    ("train.num_steps", 0, r"give train\.num_steps or train\.num_epochs"),
-    ("train.seed", -1, r"train\.seed must be at least 0, got -1"),
-    ("train.eval_every", 0, r"train\.eval_every must be at least 1, got 0"),
-    ("train.grad_accum_steps", 5, "steps 5 does not divide train.batch_size 32"),
+    ("train.num_steps", 0, r"config\.train: give num_steps or num_epochs"),
+    ("train.seed", -1, r"config\.train: seed must be at least 0, got -1"),
+    ("train.eval_every", 0, r"config\.train: eval_every must be at least 1, got 0"),
+    ("train.grad_accum_steps", 5, "steps 5 does not divide batch_size 32"),
     ("train.init_from", 3, r"config\.train: init_from must be str \| None, got 3"),
     ("model.dtype", "float16", r"model\.dtype must be one of .*'float16'"),
     ("model.dropout_rate", 1.0, r"config\.model: dropout_rate must be in \[0, 1\)"),
@@ -68,7 +68,7 @@ BAD = [
     ("model.short_conv", 4, "short_conv must be odd, or 0 for none, got 4"),
     ("model.short_conv", -1, "config.model: short_conv must be odd, or 0 for none"),
     ("model.positions", "absolute", "positions must be one of .*'absolute'"),
-    ("optimizer.decay", "cosine", r"optimizer\.decay must be one of .*'cosine'"),
+    ("optimizer.decay", "cosine", r"optimizer: decay must be one of .*'cosine'"),
     ("optimizer.cycle_b1", 1, r"config\.optimizer: cycle_b1 must be bool, got 1"),
     ("optimizer.warmup_steps", 6000, "warmup_steps must be at most 5000, got 6000"),
     ("optimizer.b1", 2.0, r"config\.optimizer: b1 must be in \[0, 1\), got 2"),
@@ -80,7 +80,7 @@ BAD = [
         "learning_rate must be at least 0, got nan",
     ),
     ("optimizer.weight_decay", -0.1, r"weight_decay must be at least 0, got -0\.1"),
-    ("train.num_epochs", -3.0, r"train\.num_epochs must be at least 0, got -3"),
+    ("train.num_epochs", -3.0, r"config\.train: num_epochs must be at least 0, got -3"),
     ("task.data_dir", 3, r"config\.task: data_dir must be str \| None, got 3"),
     ("attention.name", "flash", r"unknown attention 'flash'; known: .*nystrom"),
     ("attention.landmark", 3, r"Nystrom.* has no option 'landmark'; .*landmarks"),
@@ -112,6 +112,15 @@ def test_from_mapping_rejects_rotary_positions_of_an_odd_head_size():
     Config.from_mapping(odd)
 
 
+def test_from_mapping_rejects_a_b1_that_the_cycle_replaces():
+    cycled = changed("optimizer.cycle_b1", True)
+    Config.from_mapping(cycled)
+    cycled["optimizer"]["b1"] = 0.8
+    message = r"optimizer: b1=0\.8 has no effect with cycle_b1=True"
+    with pytest.raises(ConfigError, match=message):
+        Config.from_mapping(cycled)
+
+
 @pytest.mark.parametrize("group", ["train", "task", "attention"])
 def test_from_mapping_rejects_a_group_that_is_none(group):
     message = rf"config\.{group} must be a group of keys, got 3"
@@ -127,8 +136,8 @@ def test_from_mapping_names_missing_keys():
 
     without_keys = mapping()
     del without_keys["train"]["batch_size"]
-    del without_keys["train"]["eval_every"]
-    message = r"^config\.train has no key batch_size, eval_every: add it$"
+    del without_keys["train"]["eval_every"]  # it has a default
+    message = r"^config\.train has no key batch_size: add it$"
     with pytest.raises(ConfigError, match=message):
         Config.from_mapping(without_keys)
 

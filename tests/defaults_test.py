@@ -8,6 +8,7 @@ from configs.defaults import attention, make_config
 from lra_tasks import LRA
 from lra_tasks.task import TASKS, get_task
 from nystromformer.attention import ATTENTIONS
+from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment
 from tests import small
 from tests.presets import MODULES, flat
@@ -58,8 +59,8 @@ PUBLISHED_TASK_SETTINGS = {
     "listops": {"task.max_length": 2048},
     "text": {"task.max_length": 1024, "task.num_bytes": 1000},
     "retrieval": {"task.max_length": 4096, "task.num_bytes": 4000},
-    "image": {"model.ignore_id": 0},
-    "pathfinder": {"model.ignore_id": 0},
+    "image": {},
+    "pathfinder": {},
 }
 PUBLISHED_ATTENTION_SETTINGS = {
     "nystrom": attention(landmark_padding="count", pinv_init="per_batch"),
@@ -88,20 +89,13 @@ def test_as_published_is_the_paper_preset_with_just_these_changes(task, name):
 @pytest.mark.parametrize("task", PUBLISHED_TASK_SETTINGS)
 @pytest.mark.parametrize("name", PUBLISHED_ATTENTION_SETTINGS)
 def test_as_published_keeps_the_data_and_sizes_of_quick(task, name):
-    """The pictures of Image and Pathfinder have black pixels there, too."""
     quick = flat(task, f"{name},quick")
     published = flat(task, f"{name},quick,as_published")
     changes = {key: value for key, value in published.items() if quick[key] != value}
-    model_settings = {
-        key: value
-        for key, value in PUBLISHED_TASK_SETTINGS[task].items()
-        if not key.startswith("task.")
-    }
     assert changes == {
         "preset": "quick,as_published",
         "model.pooling": "padded_mean",
         "optimizer.cycle_b1": True,
-        **model_settings,
         **PUBLISHED_ATTENTION_SETTINGS[name],
     }
 
@@ -154,6 +148,20 @@ def test_make_config_gives_an_attention_its_own_options_of_a_preset():
     assert merge_presets("wide").attention.num_landmarks == 7
     assert "window" not in merge_presets("wide").attention
     assert merge_presets("longformer,wide").attention.window == 5
+
+
+def test_make_config_takes_none_for_the_default_which_a_flag_may_change():
+    """A flag reads its value as the type of the key, which None does not have."""
+    file = f"{small.CONFIGS}/image.py:nystrom,all_pixels"
+    assert load_config(file).model.ignore_id is None
+    assert load_config(file, {"model.ignore_id": 5}).model.ignore_id == 5
+
+
+def test_make_config_names_an_option_that_no_attention_has():
+    slips = {"slip": attention(num_landmark=7)}
+    message = r"no attention has .* attention\.num_landmark; .*nystrom: num_landmarks, "
+    with pytest.raises(ValueError, match=message):
+        make_config("slip", task="listops", settings={}, presets=slips)
 
 
 def test_make_config_takes_a_preset_given_twice_once():

@@ -58,7 +58,7 @@ def test_encoder_with_an_attention_for_each_layer(attention, options, by_layer, 
     )
     out, _ = compile_model(model)(INPUTS, MASK)
     expected, _ = compile_model(swap_by_hand(remat))(INPUTS, MASK)
-    np.testing.assert_array_equal(out, expected)
+    assert error_of_valid_rows(out, expected) <= TOLERANCE["same"]
     only_softmax, _ = compiled_encoder(attention="softmax", num_layers=3)(INPUTS, MASK)
     assert error_of_valid_rows(out, only_softmax) > 1e-4
 

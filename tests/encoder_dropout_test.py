@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.encoder_cases import INPUTS, MASK, encode, error_of_valid_rows, make_encoder
-from tests.tolerance import relative_error
+from tests.tolerance import TOLERANCE, relative_error
 
 KEY = jax.random.key(1)
 DROPPED_WEIGHTS = {"attention": "softmax", "attention_options": {"dropout_rate": 0.5}}
@@ -19,14 +19,16 @@ def test_encoder_after_train_needs_a_key_for_its_dropout():
         encode(model, INPUTS, MASK)
     assert error_of_valid_rows(encode(model, INPUTS, MASK, KEY), expected) > 0.01
     model.eval()
-    np.testing.assert_array_equal(encode(model, INPUTS, MASK), expected)
+    out = encode(model, INPUTS, MASK)
+    assert error_of_valid_rows(out, expected) <= TOLERANCE["same"]
 
 
 def test_encoder_after_train_needs_no_key_without_dropout():
     model = make_encoder(dropout_rate=0.0, attention="identity")
     expected = encode(model, INPUTS, MASK)
     model.train()
-    np.testing.assert_array_equal(encode(model, INPUTS, MASK), expected)
+    out = encode(model, INPUTS, MASK)
+    assert error_of_valid_rows(out, expected) <= TOLERANCE["same"]
 
 
 def test_encoder_after_train_needs_a_key_for_dropout_of_weights_alone():
@@ -53,7 +55,7 @@ def test_encoder_drops_nothing_without_a_key():
     model_without_dropout = make_encoder(dropout_rate=0.0, attention="identity")
     out = encode(model, INPUTS, MASK)
     expected = encode(model_without_dropout, INPUTS, MASK)
-    np.testing.assert_array_equal(out, expected)
+    assert error_of_valid_rows(out, expected) <= TOLERANCE["same"]
     assert error_of_valid_rows(encode(model, INPUTS, MASK, KEY), out) > 0.01
 
 

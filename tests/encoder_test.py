@@ -38,7 +38,7 @@ def test_encoder_masks_the_ignored_id_wherever_it_stands():
         out, out_mask = compiled_encoder(ignore_id=4)(INPUTS, mask)
         np.testing.assert_array_equal(out_mask, expected_mask)
         expected, _ = compiled_encoder()(INPUTS, expected_mask)
-        np.testing.assert_array_equal(out, expected)
+        assert relative_error(out, expected) <= TOLERANCE["same"]
 
 
 def test_encoder_has_a_position_for_each_token():
@@ -102,6 +102,7 @@ def test_encoder_ignores_ids_in_padding_forward_and_backward(garbage):
         (_, expected), expected_gradient = run(state, clean_inputs, clean_types)
         (_, out), gradient = run(state, dirty_inputs, dirty_types)
         assert np.isfinite(out).all()
+        # Both are of one program, which masks the ids before it computes.
         np.testing.assert_array_equal(out[is_token], expected[is_token])
         jax.tree.map(np.testing.assert_array_equal, gradient, expected_gradient)
 
@@ -147,6 +148,7 @@ def test_encoder_ignores_features_in_padding_forward_and_backward():
     dirty_features = np.where(MASK[:, :, None], FEATURES, np.nan)
     (_, out), gradient = run(state, dirty_features)
     (_, expected), expected_gradient = run(state, FEATURES)
+    # Both are of one program, which masks the features before it computes.
     np.testing.assert_array_equal(out[MASK], expected[MASK])
     jax.tree.map(np.testing.assert_array_equal, gradient, expected_gradient)
     kernel_gradient = np.asarray(gradient["embedding"]["kernel"])

@@ -170,7 +170,8 @@ def test_softmax_on_a_cpu_is_the_same_program_where_cudnn_is_installed(has_cudnn
     assert primitives(SOFTMAX) == primitives(blocks)
 
     inputs = qkv("bfloat16")
-    np.testing.assert_array_equal(SOFTMAX(*inputs), blocks(*inputs))
+    error = relative_error(SOFTMAX(*inputs), blocks(*inputs))
+    assert error <= TOLERANCE["bfloat16"]
 
 
 # JAX's plain implementation of what the kernel computes.
@@ -305,7 +306,8 @@ def test_nystrom_with_fused_attentions_is_the_same_on_a_cpu():
         nystrom = make_nystrom(fused)
         return nystrom(*qkv("bfloat16"), mask=four_axes(MASKS["holes"]))
 
-    np.testing.assert_array_equal(attend(fused=True), attend(fused=False))
+    error = relative_error(attend(fused=True), attend(fused=False))
+    assert error <= TOLERANCE["bfloat16"]
 
 
 def test_attend_fused_head_returns_float32_on_every_platform(has_cudnn):

@@ -123,10 +123,29 @@ def test_sequence_classifier_ignores_padding_and_batch(pooling):
     logits = classify(INPUTS, MASK)
     assert logits.shape == (B, C)
     other_tokens = np.where(MASK, INPUTS, (INPUTS + 5) % V)
+    # Both are of one program, which masks the ids before it computes.
     np.testing.assert_array_equal(classify(other_tokens, MASK), logits)
     assert relative_error(classify(other_tokens), classify(INPUTS)) > 1e-3
     logits_of_one_row = classify(INPUTS[1:2, :19])
     assert relative_error(logits[1:2], logits_of_one_row) <= TOLERANCE["float32"]
+
+
+def test_sequence_classifier_reads_a_picture_that_is_all_black():
+    """Nothing of it counts: its logits are those of no token, and all is finite."""
+    graphdef, state = nnx.split(make(ignore_id=0))
+    pictures = INPUTS.copy()
+    pictures[1] = 0
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def run(state, pictures):
+        logits = nnx.merge(graphdef, state)(pictures)
+        return jnp.sin(logits).sum(), logits
+
+    (_, logits), gradient = run(state, pictures)
+    np.testing.assert_array_equal(logits[1], 0)  # the biases are zero
+    assert np.isfinite(logits).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
 def test_sequence_classifier_rejects_a_cls_token_that_is_not_pooled():

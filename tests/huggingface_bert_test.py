@@ -224,8 +224,8 @@ def test_load_pretrained_starts_a_convolution_anew(tmp_path):
     assert first_kernel.shape == (5, N)
     assert 0.2 < np.abs(first_kernel).max() <= 5**-0.5
     assert relative_error(first_kernel, second_kernel) > 0.1
-    np.testing.assert_array_equal(kernels(seed=0)[0], first_kernel)
-    assert not np.array_equal(kernels(seed=1)[0], first_kernel)
+    assert relative_error(kernels(seed=0)[0], first_kernel) <= TOLERANCE["same"]
+    assert relative_error(kernels(seed=1)[0], first_kernel) > 0.1
 
 
 def test_load_pretrained_changes_nothing_but_the_convolution(tmp_path):

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.landmarks import LANDMARKS, kmeans, random_positions
+from nystromformer.landmarks import LANDMARKS, exact_pinv, kmeans, random_positions
 from tests import paper
-from tests.attention.cases import normal, one_head
+from tests.attention.cases import make, normal, one_head
+from tests.jaxpr import equations
 from tests.tolerance import TOLERANCE, relative_error
 
 # Tokens, the size of a head, and landmarks.
@@ -135,3 +136,35 @@ def test_nystrom_with_a_landmark_for_each_valid_token_is_exact(choice, pinv, cou
 
     assert error_of_landmarks(count, pinv) <= TOLERANCE["float64"]
     assert error_of_landmarks(3, "iterative") > 1e-2
+
+
+def test_exact_pinv_has_the_gradient_of_jaxs_own():
+    full = normal(0, M, M)
+    low_rank = normal(1, M, 3) @ normal(2, 3, M)
+    weights = normal(3, M, M)
+    with jax.enable_x64(True):
+        for matrix in (full, low_rank):
+            gradients = [
+                jax.grad(lambda a, pinv=pinv: jnp.vdot(weights, pinv(a)))(matrix)
+                for pinv in (exact_pinv, jnp.linalg.pinv)
+            ]
+            assert relative_error(*gradients) <= TOLERANCE["float64"]
+
+
+def test_exact_pinv_never_computes_a_batch():
+    """LAPACK's batches in a program may wait for each other for ever."""
+    attention = make("nystrom", num_heads=2, num_landmarks=M, pinv="exact")
+
+    @jax.checkpoint
+    def attend(query):
+        return attention(query, query, query).sum()
+
+    ensemble = jnp.asarray(normal(0, 3, 2, S, 2, H))
+    gradient = jax.vmap(jax.value_and_grad(attend))
+    shapes = []
+    for equation in equations(gradient, ensemble):
+        if equation.primitive.name == "svd":
+            shapes.append(equation.invars[0].aval.shape)
+    assert set(shapes) == {(M, M)}
+    # The gradient computes the inverse again.
+    assert len(shapes) == 2

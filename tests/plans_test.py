@@ -1,37 +1,89 @@
-"""The named sweeps: what they compare, and that every point of them can run."""
+"""The named sweeps: every run of them, as plans.txt has it, and that it can begin.
 
-import itertools
+Where a plan has changed, `python -m tests.plans_test` writes plans.txt anew, and its
+diff shows what has become of the runs.
+"""
+
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 
 from configs.plans import PLANS
-from lra_tasks import LRA
-from nystromformer.experiments.points import drop_duplicates, make_points
+from nystromformer.experiments import points
 from tests.commands import ROOT
 
+RUNS_FILE = Path(__file__).with_name("plans.txt")
 
-def plan_points(name, *, tasks=None, preset="", num_seeds=1):
-    """The points of a plan, or of the plan on other tasks."""
+
+def plan_points(name, *, tasks=None, preset=""):
+    """The points of a plan, or of the plan on other tasks, with one seed."""
     plan = PLANS[name]
     files = []
     for task in tasks or plan["tasks"]:
         file, _, presets = task.partition(":")
         files.append(f"{ROOT}/configs/{file}.py:{presets}")
     plan_presets = filter(None, [preset, plan.get("preset")])
-    return make_points(
-        files, plan["variants"], presets=",".join(plan_presets), num_seeds=num_seeds
-    )
+    return points.make_points(files, plan["variants"], presets=",".join(plan_presets))
+
+
+def describe(command):
+    """A command of train.py in short, as in "listops:quick,nystrom train.log_every=5".
+
+    The seed and the folder of the sweep are left out.
+    """
+    parts = []
+    for word in command:
+        flag, _, value = word.partition("=")
+        if flag == "--config":
+            parts.append(re.sub(r".*?(\w+)\.py", r"\1", value))
+        elif flag == "--config.train.init_from":
+            source = re.sub(r"-seed\d+$", "", Path(value).name)
+            parts.append(f"train.init_from={source}")
+        elif flag.startswith("--config.") and flag != "--config.train.seed":
+            parts.append(word.removeprefix("--config."))
+    return " ".join(parts)
+
+
+def list_runs(name):
+    """A line for each run of one seed of a plan, in the order of the sweep."""
+    unique_points = points.drop_duplicates(plan_points(name))
+    return [describe(point.command(Path("sweep"))) for point in unique_points]
+
+
+def list_all_runs():
+    """What plans.txt should be: a title for each plan, and its runs below."""
+    with pytest.MonkeyPatch.context() as patch:
+        # The runs are listed and not checked: making their models takes a minute.
+        patch.setattr(points, "build_experiment", lambda config: None)
+        lines = []
+        for name, plan in PLANS.items():
+            lines.append(f"# {name}, seeds: {plan['seeds']}")
+            lines.extend(list_runs(name))
+    return lines
+
+
+def test_plans_have_the_runs_of_the_list():
+    assert list_all_runs() == RUNS_FILE.read_text().splitlines()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
-def test_plan_has_a_point_for_each_setting_on_all_tasks_in_turn(name):
-    plan = PLANS[name]
-    points = drop_duplicates(plan_points(name, num_seeds=plan["seeds"]))
-    num_settings = len(plan["variants"]) * plan["seeds"]
-    assert len(points) == num_settings * len(plan["tasks"])
-    tasks = [task.partition(":")[0] for task in plan["tasks"]]
-    assert [point.config.task.name for point in points] == tasks * num_settings
+def test_sweep_can_begin_each_run_of_a_plan_with_all_seeds_in_turn(
+    commands, tmp_path, name
+):
+    done = commands.run(
+        "sweep.py", f"--workdir={tmp_path}", f"--plan={name}", "--dry_run"
+    )
+    assert done.returncode == 0, done.stderr
+    printed = [shlex.split(line) for line in done.stdout.splitlines()]
+    runs = list_runs(name)
+    seeds = range(PLANS[name]["seeds"])
+    assert [describe(command) for command in printed] == len(seeds) * runs
+    suffixes = [f"-seed{seed}" for seed in seeds for _ in runs]
+    for command, suffix in zip(printed, suffixes, strict=True):
+        assert command[-1].endswith(suffix)
 
 
 # The paper's sizes take longest: recipe_presets_test holds them.
@@ -41,9 +93,9 @@ PRESETS = [pytest.param("", marks=pytest.mark.slow), "quick"]
 @pytest.mark.parametrize("preset", PRESETS)
 def test_self_pretraining_trains_from_scratch_for_as_long_as_both_stages(preset):
     tasks = ["listops", "image"]
-    points = plan_points("self_pretraining", preset=preset, tasks=tasks)
-    point_of_name = {point.name: point for point in points}
-    fine_tuned = [point for point in points if point.source]
+    all_points = plan_points("self_pretraining", preset=preset, tasks=tasks)
+    point_of_name = {point.name: point for point in all_points}
+    fine_tuned = [point for point in all_points if point.source]
     assert len(fine_tuned) == 3 * len(tasks)
     for point in fine_tuned:
         source = point_of_name[str(point.source)]
@@ -58,83 +110,23 @@ def test_self_pretraining_trains_from_scratch_for_as_long_as_both_stages(preset)
         assert getattr(train, length) == sum(getattr(x, length) for x in stages)
 
 
-SEARCHED_KEYS = ("train.batch_size", "optimizer.learning_rate")
+def test_equal_footing_takes_dropout_and_convolution_out_of_a_comparison():
+    """On every task exact attention has the convolution of nystrom's own row."""
+    tasks = ("listops", "text", "retrieval", "image", "pathfinder")
+    equal_points = plan_points("equal_footing", tasks=tasks)
+    assert len(equal_points) == 3 * len(tasks)
+    for point in equal_points:
+        config = point.config
+        options = config.attention.options
+        if config.attention.name == "softmax":
+            assert options["dropout_rate"] == 0
+        elif config.attention.name == "nystrom":
+            assert options["conv_kernel_size"] == 35
+            assert options["num_landmarks"] >= config.task.options["max_length"]
+        else:
+            assert config.attention.name == "identity"
+            assert config.model.short_conv == 35
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_mrpc_search_has_each_batch_and_rate_for_each_row_of_table_2(number):
-    variants = PLANS["mrpc_search"]["variants"]
-    assert len(variants) == 36
-    row = PLANS["table2"]["variants"][number]
-    searched_values = set()
-    for variant in variants[12 * number : 12 * (number + 1)]:
-        assert variant.items() >= row.items()
-        assert variant.keys() == row.keys() | set(SEARCHED_KEYS)
-        searched_values.add(tuple(variant[key] for key in SEARCHED_KEYS))
-    batch_sizes = (8, 16, 32)
-    rates = (2e-5, 3e-5, 4e-5, 5e-5)
-    assert searched_values == set(itertools.product(batch_sizes, rates))
-
-
-def test_mrpc_search_ends_with_long_texts_and_the_largest_values():
-    variants = PLANS["mrpc_search"]["variants"]
-    [point] = make_points([f"{ROOT}/configs/glue.py:mrpc"], variants[-1:])
-    config = point.config
-    assert config.task.options["subset"] == "mrpc"
-    assert config.task.options["max_length"] == 1_024
-    assert config.train.batch_size == 32
-    assert config.optimizer.learning_rate == 5e-5
-
-
-def nystrom(**options):
-    """The variant of Nyström attention with these options."""
-    variant = {"attention.name": "nystrom"}
-    for key, value in options.items():
-        variant[f"attention.{key}"] = value
-    return variant
-
-
-def test_table_3_has_the_papers_attentions_and_tasks():
-    names = ("nystrom", "softmax", "linformer", "performer", "reformer")
-    assert PLANS["table3"] == {
-        "tasks": LRA,
-        "seeds": 3,
-        "variants": tuple({"attention.name": name} for name in names),
-    }
-
-
-def test_table_2_has_the_papers_tasks():
-    assert set(PLANS["table2"]["tasks"]) == {
-        "glue",
-        "glue:mrpc",
-        "glue:qnli",
-        "glue:qqp",
-        "glue:mnli",
-        "text:subwords",
-    }
-
-
-def test_landmarks_compares_their_numbers_with_exact_attention():
-    assert PLANS["landmarks"]["variants"] == (
-        nystrom(num_landmarks=64),
-        {"attention.name": "softmax"},
-        nystrom(num_landmarks=16),
-        nystrom(num_landmarks=256),
-        nystrom(num_landmarks=32),
-        nystrom(num_landmarks=128),
-    )
-
-
-@pytest.mark.parametrize(
-    "variant",
-    [
-        nystrom(conv_kernel_size=35),
-        nystrom(conv_kernel_size=0),
-        nystrom(landmarks="random"),
-        nystrom(landmarks="kmeans"),
-        nystrom(pinv="identity"),
-        nystrom(pinv="exact"),
-    ],
-)
-def test_ablations_have_the_parts_of_nystrom_attention(variant):
-    assert variant in PLANS["ablations"]["variants"]
+if __name__ == "__main__":
+    RUNS_FILE.write_text("\n".join(list_all_runs()) + "\n")

@@ -85,7 +85,7 @@ def check_stage(task, preset, settings, *, batch_size, attention_name):
     expected = {
         **settings,
         **row.model,
-        **model(dropout_rate=0.0, pooling=row.pooling),
+        **model(dropout_rate=0.0, pooling=row.pooling, ignore_id=None),
         **optimizer(warmup_steps=1_000, decay="none", weight_decay=0.0),
         **optimizer(b1=0.9, b2=0.999),
         **train(num_steps=0, batch_size=batch_size),
@@ -132,15 +132,16 @@ def test_self_pretraining_is_the_papers_table(task, attention_name):
 
 @pytest.mark.parametrize("task", SELF_PRETRAINING)
 def test_self_pretraining_keeps_the_model_and_steps_of_quick(task):
-    masked = {
+    all_tokens = model(ignore_id=None)
+    masked = all_tokens | {
         "objective.name": "mlm",
         "objective.corruption": "mask_only",
         "objective.mlm_probability": SELF_PRETRAINING[task].mlm_probability,
     }
     check_settings(task, "quick,pretrain", masked, base="quick")
-    check_settings(task, "quick,finetune", {}, base="quick")
+    check_settings(task, "quick,finetune", all_tokens, base="quick")
     num_steps = flat(task, "quick")["train.num_steps"]
-    twice = train(num_steps=2 * num_steps)
+    twice = all_tokens | train(num_steps=2 * num_steps)
     check_settings(task, "quick,scratch_matched", twice, base="quick")
 
 
@@ -230,6 +231,7 @@ def modern_recipe(task):
     row = MODERN[task]
     return {
         **model(positions="rotary", short_conv=5, dropout_rate=row.dropout_rate),
+        **model(ignore_id=None),
         **attention(conv_kernel_size=0),
         **optimizer(b1=0.9, b2=0.98, weight_decay=row.weight_decay, decay="linear"),
         **TECHNIQUES[task],

@@ -140,6 +140,7 @@ def test_encoder_with_short_conv_keeps_padding_out(attention, norm, monkeypatch)
     compute = compile_output_and_gradient(model)
     expected, expected_gradient = compute(INPUTS, MASK)
     out, gradient = compute(OTHER_PADDING, MASK)
+    # Both are of one program, which masks the ids before it computes.
     np.testing.assert_array_equal(out, expected)
     np.testing.assert_array_equal(gradient, expected_gradient)
 

@@ -30,8 +30,10 @@ def test_encoder_adds_token_types_by_default_those_after_the_separator():
 
     out_of_types = encode(model, inputs, MASK, None, types)
     out_of_zeros = encode(model, inputs, MASK, None, np.zeros((B, L), int))
-    np.testing.assert_array_equal(encode(separating_model, inputs, MASK), out_of_types)
-    np.testing.assert_array_equal(encode(model, inputs, MASK), out_of_zeros)
+    out = encode(separating_model, inputs, MASK)
+    assert error_of_valid_rows(out, out_of_types) <= TOLERANCE["same"]
+    out = encode(model, inputs, MASK)
+    assert error_of_valid_rows(out, out_of_zeros) <= TOLERANCE["same"]
     assert error_of_valid_rows(out_of_types, out_of_zeros) > 1e-3
 
 
@@ -41,7 +43,8 @@ def test_encoder_with_one_token_type_gives_it_to_all_tokens():
     model = make_encoder(**options, separator=3)
     assert (INPUTS == 3).any(1).all()
     expected = encode(make_encoder(**options), INPUTS, MASK)
-    np.testing.assert_array_equal(encode(model, INPUTS, MASK), expected)
+    out = encode(model, INPUTS, MASK)
+    assert error_of_valid_rows(out, expected) <= TOLERANCE["same"]
 
 
 def test_encoder_without_a_separator_gives_every_id_type_0():
@@ -49,7 +52,7 @@ def test_encoder_without_a_separator_gives_every_id_type_0():
     ids = np.where(INPUTS == 3, 255, INPUTS)
     model = make_encoder(vocab_size=256, num_token_types=2, attention="identity")
     out_of_bytes = encode(model, jnp.asarray(ids, jnp.uint8))
-    np.testing.assert_array_equal(out_of_bytes, encode(model, ids))
+    assert relative_error(out_of_bytes, encode(model, ids)) <= TOLERANCE["same"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,8 @@ def test_encoder_gives_features_type_0_unless_types_are_passed():
         vocab_size=None, input_dim=V, num_token_types=2, attention="identity"
     )
     out_of_zeros = encode(model, FEATURES, MASK, None, np.zeros((B, L), int))
-    np.testing.assert_array_equal(encode(model, FEATURES, MASK), out_of_zeros)
+    out = encode(model, FEATURES, MASK)
+    assert error_of_valid_rows(out, out_of_zeros) <= TOLERANCE["same"]
     out_of_ones = encode(model, FEATURES, MASK, None, np.ones((B, L), int))
     assert error_of_valid_rows(out_of_ones, out_of_zeros) > 1e-3
 

@@ -8,12 +8,14 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 from lra_tasks.errors import DataError
+from lra_tasks.paths import local_path
 from nystromformer.errors import CheckpointError, ConfigError, NotFiniteError
 from nystromformer.experiments.config_errors import (
     format_missing_key,
@@ -82,6 +84,17 @@ def run(
 def loaded_modules() -> tuple[str, ...]:
     """Returns the modules that --load names, files by their absolute paths."""
     return absolute_names(flags.FLAGS.load)
+
+
+def local_folder(text: str | None) -> Path:
+    """Returns the folder that a flag names, as it is written.
+
+    Raises:
+      DataError: for one in a bucket, where only train.py writes.
+    """
+    folder = str(text)
+    local_path(folder)  # It raises DataError.
+    return Path(folder).expanduser()
 
 
 def fail(message: str) -> NoReturn:

@@ -103,23 +103,40 @@ def config_from_flags(
       load: modules that a run imports, beside those that the file names.
 
     Raises:
-      ConfigError: for a key or value that is not of the schema.
+      ConfigError: for a key or value that is not of the schema, and for another
+        attention than the file's.
       DataError: for a folder of data that is not on a disk.
     """
     flag: Any = flag_values["config"]
     groups = flag.value.to_dict()
     overrides = config_flags.get_override_values(flag)
     groups["overrides"] = overrides
-    if "objective.name" in overrides:
-        file = config_flags.get_config_filename(flag)
-        if overrides["objective.name"] != read_settings(file)["objective.name"]:
-            groups["objective"] = unflatten_dict(overrides, sep=".")["objective"]
+    file = config_flags.get_config_filename(flag)
+    if "attention.name" in overrides:
+        _check_attention_name(file, overrides["attention.name"])
+    objective = overrides.get("objective.name")
+    if objective and objective != read_settings(file)["objective.name"]:
+        groups["objective"] = unflatten_dict(overrides, sep=".")["objective"]
     groups["load"] = list(absolute_names([*groups.get("load", ()), *load]))
     task = groups.get("task", {})
     for key in FOLDERS_OF_DATA:
         if task.get(key) not in NO_FOLDER:
             task[key] = str(local_path(task[key]))
     return Config.from_mapping(groups)
+
+
+def _check_attention_name(file: str, name: str) -> None:
+    """Raises ConfigError if a flag names a different attention than the file.
+
+    The options would be those of the file's attention.
+    """
+    own_name = read_settings(file)["attention.name"]
+    if name != own_name:
+        path = file.partition(":")[0]
+        raise ConfigError(
+            f"config.attention.name={name} keeps the options of {own_name}: name the "
+            f"attention behind the colon, as in --config={path}:{name}"
+        )
 
 
 def format_config(config: Config) -> str:

@@ -22,7 +22,7 @@ from nystromformer.training.compiled import Programs, jit_programs
 from nystromformer.training.objective import Objective
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import split_weights
-from nystromformer.validation import check_choice
+from nystromformer.validation import check_choice, check_range
 
 
 class Experiment:
@@ -125,17 +125,24 @@ class Experiment:
             length_buckets=train.length_buckets,
         )
 
-    def fraction_exact(self, lengths: np.ndarray) -> float | None:
+    def fraction_exact(self, split: Split) -> float | None:
         """Returns the share of sequences for which Nyström attention is exact.
 
         They have no more tokens than there are landmarks, in each layer that has any.
+        Tokens of the id `model.ignore_id` do not count.
 
         Args:
-          lengths: the numbers of tokens of the sequences, int [n].
+          split: the examples.
 
         Returns:
           The share; None if no layer has landmarks, as with softmax attention.
         """
+        lengths = split.lengths
+        ignore_id = self.config.model.ignore_id
+        if ignore_id is not None:
+            is_valid = np.arange(self.task.max_length) < lengths[:, None]
+            lengths = np.sum(is_valid & (split.inputs[:] != ignore_id), axis=1)
+
         shares = []
         for _, options in self.config.attentions():
             if "num_landmarks" not in options:
@@ -184,6 +191,8 @@ def _make_objective(group: OpenGroup, task: Task) -> tuple[ObjectiveSpec, Object
 
 def _encoder_config(config: Config, task: Task) -> ModelConfig:
     """The config of the encoder, with what follows from the task and the attention."""
+    if config.model.ignore_id is not None:
+        check_range("ignore_id", config.model.ignore_id, 0, task.vocab_size - 1)
     return dataclasses.replace(
         config.model_with_attention(),
         vocab_size=task.vocab_size,

@@ -25,13 +25,15 @@ from nystromformer.run_files import RESULT_FILE
 from nystromformer.training.interrupt import SIGNALS, Interrupted, StopFlag
 
 LOG_FILE = "log.txt"
-FAILURE_FILE = "failed.txt"  # the exit status and the last line of a run that failed
+FAILURE_FILE = "failed.txt"  # the exit status of a run that failed, and its error
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 # A run with one of these exit statuses has ended well, or was stopped by a signal and
 # can go on. A shell adds 128 to a signal's number, and Python's subprocess negates it.
 RESUMABLE_STATUSES = frozenset(
     [0, *(128 + signum for signum in SIGNALS), *(-signum for signum in SIGNALS)]
 )
+# What a command of ours or Python itself writes about an error.
+ERROR_LINE = re.compile(r"error: .*|[\w.]*(Error|Exception)(: .*)?")
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_OF_WARNING = 120  # SLURM warns a job this long before its time is over
 
@@ -71,14 +73,19 @@ class Job:
         self.workdir = workdir
         self.env: dict[str, str] = {}
         self.process: Any = None  # the subprocess, once it has started
+        self.log_start = 0  # the bytes that earlier starts have written to the log
 
     def start(self, **env: str) -> None:
         """Starts the run, with environment variables besides this process's own."""
         self.env = env
         self.workdir.mkdir(parents=True, exist_ok=True)
+        # Without this a run's last prints would stand in the log behind its error, and
+        # those of a run that is killed nowhere.
+        unbuffered = {"PYTHONUNBUFFERED": "1"}
         with open(self.workdir / LOG_FILE, "ab") as log:
+            self.log_start = log.tell()
             self.process = subprocess.Popen(
-                self.command, env=os.environ | env, stdout=log, stderr=log
+                self.command, env=os.environ | unbuffered | env, stdout=log, stderr=log
             )
 
     def finish(self) -> None:
@@ -87,9 +94,8 @@ class Job:
         ending = find_state(self.workdir)
         # In any other state a different process has taken over the folder.
         if status not in RESUMABLE_STATUSES and ending == "waiting":
-            log = (self.workdir / LOG_FILE).read_text(errors="replace")
-            last_line = log.strip().rpartition("\n")[2]
-            ending = _describe_failure(status, last_line)
+            log = (self.workdir / LOG_FILE).read_bytes()[self.log_start :]
+            ending = _describe_failure(status, log.decode(errors="replace"))
             (self.workdir / FAILURE_FILE).write_text(ending)
         print(f"{self.workdir.name}: {ending}", flush=True)
 
@@ -113,10 +119,19 @@ class Job:
         return submitit.helpers.DelayedSubmission(Job(self.command, self.workdir))
 
 
-def _describe_failure(status: int, last_line: str) -> str:
-    """Says how a process has failed, as in "status 2: error: no data"."""
+def _describe_failure(status: int, log: str) -> str:
+    """Says how a process has failed, as in "status 2: error: no data".
+
+    Args:
+      status: its exit status, or minus the number of the signal that killed it.
+      log: what it has written.
+    """
+    lines = log.strip().splitlines() or [""]
+    last_line = lines[-1]
     if status >= 0:
-        return f"status {status}: {last_line}"
+        # Libraries write more behind an error: JAX, that it has shortened a traceback.
+        errors = [line for line in lines if ERROR_LINE.fullmatch(line)]
+        return f"status {status}: {errors[-1] if errors else last_line}"
     name = signal.Signals(-status).name
     if name == "SIGKILL":
         return (

@@ -1,6 +1,7 @@
 """The common style of all figures, written as PNG and SVG."""
 
 import math
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 WIDTH = 6.4  # inches, of one panel
 HEIGHT = 4.0
 LEGEND_LINE = 0.22  # inches
-LONGEST_LABEL_IN_A_COLUMN = 60  # letters, as wide as a panel
+LETTERS_IN_A_LEGEND_LINE = 60  # as wide as a panel
 STYLE: Any = {
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -42,19 +43,22 @@ def add_legend(figure: Figure, num_columns: int = 1) -> None:
 
     Args:
       figure: a figure as `new_figure` makes it.
-      num_columns: the columns of the legend; 1 if a label is too long for several.
+      num_columns: the columns of the legend, at most the panels side by side.
     """
     handles = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    if max(map(len, handles), default=0) > LONGEST_LABEL_IN_A_COLUMN:
-        num_columns = 1
-    num_rows = math.ceil(len(handles) / num_columns)
-    figure.set_figheight(HEIGHT + LEGEND_LINE * num_rows)
+    labels = [textwrap.fill(label, LETTERS_IN_A_LEGEND_LINE) for label in handles]
+    num_rows = math.ceil(len(labels) / num_columns)
+    columns = [labels[i : i + num_rows] for i in range(0, len(labels), num_rows or 1)]
+    num_lines = max(
+        ("\n".join(column).count("\n") + 1 for column in columns), default=0
+    )
+    figure.set_figheight(HEIGHT + LEGEND_LINE * num_lines)
     figure.legend(
         list(handles.values()),
-        list(handles),
+        labels,
         loc="outside lower left",
         ncols=num_columns,
         frameon=False,

@@ -18,6 +18,7 @@ from lra_tasks.subwords import TOKENIZER_FILE
 from lra_tasks.task import Split, Task
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
+from nystromformer.experiments.config_file import format_config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.metric_names import format_metric
 from nystromformer.experiments.trained_run import TrainedRun
@@ -80,6 +81,7 @@ def _train(
     experiment: Experiment, workdir: epath.Path, sequence_parallelism: int
 ) -> dict[str, Any]:
     """`run_training` in a folder that is locked and whose run is not finished."""
+    print(format_config(experiment.config))
     is_resumed = bool(saved_steps(workdir))
     source = None if is_resumed else load_source(experiment.config)
     mesh = make_run_mesh(experiment, sequence_parallelism)
@@ -121,7 +123,7 @@ def _train(
         **_identity(experiment),
         **fit_result,
         **_floors(experiment, splits),
-        "fraction_exact": experiment.fraction_exact(splits["test"].lengths),
+        "fraction_exact": experiment.fraction_exact(splits["test"]),
         "processes": jax.process_count(),
         "mesh": dict(mesh.shape),
         **made_by,

@@ -16,10 +16,14 @@ from nystromformer.errors import CheckpointError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.model_inputs import prepare_inputs
 from nystromformer.experiments.recorded_layers import AttentionInputs, record_qkv
-from nystromformer.experiments.workdir import read_config, read_result
+from nystromformer.experiments.workdir import (
+    compared_settings,
+    read_config,
+    read_result,
+)
 from nystromformer.factors import nystrom_rows, softmax_matrix
 from nystromformer.heads import MaskedLanguageModel
-from nystromformer.run_files import BEST_FOLDER
+from nystromformer.run_files import BEST_FOLDER, CONFIG_FILE
 from nystromformer.training.checkpoint import load_weights
 from nystromformer.training.data import HostSplit
 from nystromformer.training.evaluate import evaluate
@@ -223,11 +227,13 @@ def load_run(
 
     Raises:
       ConfigError: if it is not a run.
-      CheckpointError: if its weights are damaged, or it has none yet.
+      CheckpointError: if its weights are damaged or those of a different run, or it
+        has none yet.
     """
     folder = epath.Path(workdir).expanduser()
     tokenizer_file = str(folder / TOKENIZER_FILE)
     config = read_config(folder)
+    settings = compared_settings(config.to_mapping())
     task_options = config.task.options
     if source_dir:
         task_options["source_dir"] = str(source_dir)
@@ -244,9 +250,28 @@ def load_run(
     if result is None and not best_weights.exists():
         raise CheckpointError(f"{folder} has not validated yet: resume its training")
     try:
-        weights, _ = load_weights(best_weights, experiment.weight_shapes)
+        weights, best_settings = load_weights(best_weights, experiment.weight_shapes)
     except CheckpointError as error:
         raise CheckpointError(
             f"{error}; copy this folder again, or train the run anew"
         ) from error
+    if best_settings is not None:  # imported weights have none
+        _check_same_run(folder, settings, compared_settings(best_settings))
     return TrainedRun(experiment, weights, result)
+
+
+def _check_same_run(
+    folder: epath.Path, settings: dict[str, Any], best_settings: dict[str, Any]
+) -> None:
+    """Raises CheckpointError if the best weights are those of a different run.
+
+    A setting that only one of the two has is newer than the other.
+    """
+    for key, value in settings.items():
+        best_value = best_settings.get(key, value)
+        if value != best_value:
+            raise CheckpointError(
+                f"{folder / BEST_FOLDER} is of another run than {CONFIG_FILE} beside "
+                f"it: {key} is {best_value!r} there, {value!r} here; copy both from "
+                "the same run"
+            )

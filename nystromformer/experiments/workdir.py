@@ -44,7 +44,7 @@ def lock_workdir(workdir: epath.Path) -> Iterator[None]:
     and of several processes of one run the first one has the lock.
 
     Raises:
-      ConfigError: if another process has the lock.
+      ConfigError: if another process has the lock, or the folder cannot be written.
     """
     is_bucket = "://" in str(workdir)
     if is_bucket or not is_host_0():
@@ -52,14 +52,19 @@ def lock_workdir(workdir: epath.Path) -> Iterator[None]:
         return
 
     is_new = not workdir.exists()
-    workdir.mkdir(parents=True, exist_ok=True)
     lock = FileLock(workdir / LOCK_FILE)
     try:
+        workdir.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=SECONDS_TO_LOCK)
     except Timeout as error:
         raise ConfigError(
             f"another process is training in {workdir}; wait for its end, or give "
             "another --workdir"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"the workdir {workdir} cannot be written: {error.strerror}; give another "
+            "--workdir"
         ) from error
 
     try:

@@ -16,7 +16,11 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from nystromformer.errors import CheckpointError
-from nystromformer.training.devices import check_same_on_all_hosts, is_host_0
+from nystromformer.training.devices import (
+    check_same_on_all_hosts,
+    is_host_0,
+    is_random_key,
+)
 
 FOLDER = "checkpoints"
 Tree = TypeVar("Tree")
@@ -26,7 +30,7 @@ def weights_sha256(tree: Any) -> str:
     """sha256 (hex) of the names, dtypes, shapes and bytes of all leaves."""
     sha = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.asarray(leaf)
+        array = np.asarray(_to_numbers(leaf))
         name = f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}"
         sha.update(name.encode())
         sha.update(array.tobytes())
@@ -78,7 +82,7 @@ def restore(workdir: epath.PathLike, like: Tree) -> tuple[Tree, Any] | None:
 
 def save_weights(folder: epath.PathLike, weights: Any, meta: Any = None) -> None:
     """Writes arrays and a JSON object to a folder, in place of what is there."""
-    weights = jax.device_get(weights)
+    weights = jax.device_get(jax.tree.map(_to_numbers, weights))
     signed_meta = {"meta": meta, "sha256": _sha256(weights, meta)}
     content = ocp.args.Composite(
         state=ocp.args.StandardSave(weights), meta=ocp.args.JsonSave(signed_meta)
@@ -99,7 +103,8 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
     Raises:
       CheckpointError: they are missing, damaged, or of a different model.
     """
-    arrays = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)
+    shapes = jax.eval_shape(lambda tree: jax.tree.map(_to_numbers, tree), like)
+    arrays = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), shapes)
     content = ocp.args.Composite(
         state=ocp.args.StandardRestore(arrays), meta=ocp.args.JsonRestore()
     )
@@ -108,14 +113,24 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
             restored = checkpointer.restore(_absolute(folder), args=content)
         weights = restored["state"]
         meta = restored["meta"]["meta"]
-        has_shapes = _shapes(weights) == _shapes(like)
+        has_shapes = _shapes(weights) == _shapes(shapes)
         if not has_shapes or _sha256(weights, meta) != restored["meta"]["sha256"]:
             raise ValueError("it is not what was saved")
     except Exception as error:  # orbax and json raise many kinds
         raise CheckpointError(
             f"{folder} is missing, damaged, or of another model ({error!r:.120})"
         ) from error
-    return weights, meta
+    return jax.tree.map(_from_numbers, weights, like), meta
+
+
+def _to_numbers(leaf: Any) -> Any:
+    """A random key as its numbers, since orbax saves no keys; all else as it is."""
+    return jax.random.key_data(leaf) if is_random_key(leaf) else leaf
+
+
+def _from_numbers(leaf: Any, like: Any) -> Any:
+    """The inverse of `_to_numbers`, for a leaf that was like another one."""
+    return jax.random.wrap_key_data(leaf) if is_random_key(like) else leaf
 
 
 def _shapes(tree: Any) -> list[tuple[int, ...]]:

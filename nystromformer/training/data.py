@@ -121,7 +121,8 @@ class HostSplit:
         """Wraps anything with these four attributes, as a task's `Split` has them.
 
         Raises:
-          ConfigError: the inputs are no token ids. A step would turn features to int32.
+          ConfigError: the inputs are no token ids, which a step would turn to int32, or
+            the labels are no classes.
         """
         dtype = split.inputs.dtype
         shape = split.inputs.shape
@@ -130,13 +131,22 @@ class HostSplit:
                 f"inputs of a split must be token ids, integers [rows, L], got {dtype} "
                 f"{shape}; for feature vectors write the steps, as in examples/bags.py"
             )
+        labels = np.array(split.labels)
+        # A token may have no label, which is -1.
+        least_label = 0 if labels.ndim == 1 else -1
+        is_integer = labels.dtype.kind in "iub"
+        if not is_integer or (labels < least_label).any():
+            raise ConfigError(
+                f"labels of a split must be classes, integers from {least_label} on, "
+                f"got {labels.dtype} from {labels.min()} on"
+            )
         lengths = None if split.lengths is None else np.array(split.lengths)
         if lengths is not None and (lengths == shape[-1]).all():
             lengths = None
         return cls(
             inputs=split.inputs,
             lengths=lengths,
-            labels=np.array(split.labels),
+            labels=labels,
             pairs=None if split.pairs is None else np.array(split.pairs),
         )
 

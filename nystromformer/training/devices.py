@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -77,6 +78,11 @@ def placement(mesh: Mesh | None, *axes: str | None) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*axes))
 
 
+def is_random_key(leaf: Any) -> bool:
+    """Whether an array, or the shape of one, is a random key of JAX."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def device_put_global(
     mesh: Mesh | None, tree: Any, axes: Sequence[str | None] = ()
 ) -> Any:
@@ -88,6 +94,8 @@ def device_put_global(
     sharding = placement(mesh, *axes)
 
     def put(array: Any) -> jax.Array:
+        if is_random_key(array):
+            return jax.random.wrap_key_data(put(jax.random.key_data(array)))
         array = np.asarray(array)
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 

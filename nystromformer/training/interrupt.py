@@ -1,6 +1,7 @@
 """Signals as a flag that the training loop reads between chunks."""
 
 import signal
+import threading
 from types import FrameType
 from typing import Any
 
@@ -20,13 +21,18 @@ class Interrupted(Exception):  # noqa: N818 - not an error
 
 
 class StopFlag:
-    """While entered, the first signal sets `signum`; a second Ctrl-C ends at once."""
+    """While entered, the first signal sets `signum`; a second Ctrl-C ends at once.
+
+    Only the main thread can handle signals: in any other one nothing sets `signum`.
+    """
 
     def __init__(self) -> None:
         self.signum: int | None = None
         self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "StopFlag":
+        if threading.current_thread() is not threading.main_thread():
+            return self
         for signum in SIGNALS:
             self._previous_handlers[signum] = signal.signal(signum, self._set)
         return self

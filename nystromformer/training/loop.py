@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from etils import epath
 
-from nystromformer.errors import CheckpointError, NotFiniteError
+from nystromformer.errors import CheckpointError, ConfigError, NotFiniteError
 from nystromformer.run_files import BEST_FOLDER
 from nystromformer.training import checkpoint
 from nystromformer.training.chunk_timer import ChunkTimer
@@ -39,9 +39,12 @@ class Trainer:
       init_weights: a function of the fresh weights, on the host, that returns the
         weights to begin with; None keeps the fresh ones.
       data_sha256: split -> sha256 of its data.
-      settings: the settings of the run, for TensorBoard.
+      settings: the settings of the run, for TensorBoard. They are saved with the best
+        weights, too, and so tell whose weights these are.
 
     Raises:
+      ConfigError: a split has no examples, train has fewer than a batch, or the config
+        says no number of steps.
       CheckpointError: no checkpoint can be read, or the run was trained on data with
         a different data_sha256.
     """
@@ -64,6 +67,8 @@ class Trainer:
         self.splits = {
             name: HostSplit.from_split(split) for name, split in splits.items()
         }
+        self._check_splits()
+        self.settings = settings
         self.timer = ChunkTimer()
         self.stop = StopFlag()
 
@@ -137,6 +142,20 @@ class Trainer:
                 self.run_state.wall_seconds = time.monotonic() - start_time
                 return self._result(test_metrics)
 
+    def _check_splits(self) -> None:
+        """Raises ConfigError for what could not be trained or measured."""
+        if not self.config.num_steps:
+            raise ConfigError("give train.num_steps: epochs need an Experiment")
+        for name, split in self.splits.items():
+            if not split.num_examples:
+                raise ConfigError(f"the split {name} has no examples")
+        num_examples = self.splits["train"].num_examples
+        if num_examples < self.config.batch_size:
+            raise ConfigError(
+                f"train.batch_size={self.config.batch_size} is over the {num_examples} "
+                "training examples: take a smaller one"
+            )
+
     def delete_checkpoints(self) -> None:
         """Deletes what only an unfinished run needs."""
         if is_host_0():
@@ -183,8 +202,10 @@ class Trainer:
 
         culprits = jax.device_get(finite).name_culprits()
         if culprits:
+            [example_ids] = self._example_ids(self.step - 1, 1)
             raise NotFiniteError(
-                f"step {self.step}: not finite: {culprits}; a lower "
+                f"step {self.step}: not finite: {culprits}; if the model has a class "
+                f"for the label {train.labels[example_ids].max()}, a lower "
                 "config.optimizer.learning_rate may help, in a new workdir"
             )
         return num_steps * config.batch_size / self.timer.seconds
@@ -239,7 +260,7 @@ class Trainer:
             self.run_state.best_step = self.step
             self.run_state.best_value = value
             self.best = jax.device_get(self.state.weights)
-            checkpoint.save_weights(self.workdir / BEST_FOLDER, self.best)
+            self._save_best()
 
         metrics.pop("examples")
         texts = [f"{name} {value:.4f}" for name, value in metrics.items()]
@@ -256,6 +277,11 @@ class Trainer:
             meta=dataclasses.asdict(self.run_state),
         )
         self.saved_step = self.step
+
+    def _save_best(self) -> None:
+        """Saves the best weights where others load them."""
+        folder = self.workdir / BEST_FOLDER
+        checkpoint.save_weights(folder, self.best, meta=self.settings)
 
     def _test(self) -> dict[str, float]:
         """Measures each test split with the best weights.
@@ -279,7 +305,7 @@ class Trainer:
             test_metrics |= {f"{split}_{name}": x for name, x in metrics.items()}
         # A session that was killed may have written newer weights there than its last
         # checkpoint knows. They are replaced by those that were tested.
-        checkpoint.save_weights(self.workdir / BEST_FOLDER, self.best)
+        self._save_best()
         return test_metrics
 
     def _result(self, test_metrics: dict[str, float]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Letters: C classes.
 """
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -32,10 +33,10 @@ class Totals(NamedTuple):
         return jax.tree.map(jnp.add, self, other)
 
     def means(self) -> dict[str, float]:
-        """Each metric, 0 where nothing has weight, and `examples`, their number."""
+        """Each metric, NaN where nothing has weight, and `examples`, their number."""
         means: dict[str, float] = {}
         for name, (total, weight) in jax.device_get(self.sums).items():
-            means[name] = float(total) / float(weight) if weight else 0.0
+            means[name] = float(total) / float(weight) if weight else math.nan
         means["examples"] = int(self.examples)
         return means
 

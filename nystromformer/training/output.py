@@ -4,7 +4,7 @@ import io
 import json
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from etils import epath
@@ -36,8 +36,9 @@ class MetricsWriter:
     A line of metrics.jsonl is a JSON object with `step`, `split` and the metrics. Only
     the first process writes.
 
-    Rows that a resumed run will measure again are left out of the next write: rows of
-    training after `step`, of validation after `evaluated`, and all rows of the test.
+    Rows that a resumed run will measure again are cut off by its first write: rows of
+    training after `step`, of validation after `evaluated`, and all rows of the test;
+    and so is half a row, which a run leaves that is killed while it writes.
 
     Args:
       workdir: the folder of the run, which may be in a bucket.
@@ -62,8 +63,10 @@ class MetricsWriter:
         self.events: Any = None
         self.rows: list[dict[str, Any]] = []
         last_steps = {"train": step, "validation": evaluated}
+        self.has_written = False
         if self.path.exists():
-            for line in self.path.read_text().splitlines():
+            *lines, _ = self.path.read_text().split("\n")  # no "\n" behind half a row
+            for line in lines:
                 row = json.loads(line)
                 if row["step"] <= last_steps.get(row["split"], -1):
                     self.rows.append(row)
@@ -73,10 +76,15 @@ class MetricsWriter:
         self.rows.append({"step": step, "split": split, **values})
         if not is_host_0():
             return
-        lines = [f"{json.dumps(row)}\n" for row in self.rows]
-        write_text(self.path, "".join(lines))
-
         is_in_bucket = "://" in str(self.path)
+        if self.has_written and not is_in_bucket:
+            with self.path.open("a") as file:
+                file.write(_to_lines(self.rows[-1:]))
+        else:
+            # The first write cuts off old rows, and a bucket cannot append.
+            write_text(self.path, _to_lines(self.rows))
+            self.has_written = True
+
         if is_in_bucket:
             return
         if self.events is None:
@@ -112,6 +120,11 @@ class MetricsWriter:
             for summary in hparams(hyperparameters, score):
                 events.file_writer.add_summary(summary)
         return events
+
+
+def _to_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The text of these rows, which ends in a line break."""
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 class Progress:

@@ -13,7 +13,13 @@ from nystromformer.attention.base import Attention
 from nystromformer.attention.inputs import key_mask, zero_garbage
 from nystromformer.attention.nystrom import nystrom_attention
 from tests.attention.cases import MASK as PADDING
-from tests.attention.cases import OPTIONS, make, normal, random_qkv
+from tests.attention.cases import (
+    OPTIONS,
+    make,
+    normal,
+    random_qkv,
+    skip_without_float16,
+)
 from tests.tolerance import TOLERANCE, relative_error
 
 # Batch, queries, keys, heads and the size of a head.
@@ -159,11 +165,12 @@ def test_attention_of_integers_needs_a_dtype(name):
         partial(make(name), dtype=jnp.float32, mask=PADDING[:, None, None])
     )
     expected = attend(*[x.astype(jnp.float32) for x in integers])
-    np.testing.assert_array_equal(attend(*integers), expected)
+    assert relative_error(attend(*integers), expected) <= TOLERANCE["same"]
 
 
 @pytest.mark.parametrize("name", ["softmax", "nystrom"])
 def test_queries_of_padding_that_overflow_in_the_dtype_change_no_gradient(name):
+    skip_without_float16()
     query, key, value = random_qkv()
     is_valid = PADDING[:, :, None, None]
     attention = make(name)
@@ -176,6 +183,7 @@ def test_queries_of_padding_that_overflow_in_the_dtype_change_no_gradient(name):
     gradient = jax.jit(jax.grad(total))
     expected = gradient(jnp.where(is_valid, query, 0))
     overflowing = gradient(jnp.where(is_valid, query, 1e5))
+    # Both are of one program, in which padding adds nothing but zeros.
     np.testing.assert_array_equal(overflowing, expected)
 
 
@@ -310,6 +318,8 @@ def test_nystrom_attention_rejects_an_unknown_keyword(name):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_queries_of_padding_become_zero_where_they_are_not_ordinary(dtype):
     """In float16, too, whose largest number is 65,504."""
+    if dtype == "float16":
+        skip_without_float16()
     numbers = jnp.asarray([1.0, jnp.nan, jnp.inf, 3.0], dtype)
     query = numbers[None, :, None, None]
     mask = jnp.array([[True, False, False, False]])

@@ -104,7 +104,8 @@ def test_draw_uniform_is_independent_over_heads_and_blocks():
 
 def test_draw_uniform_of_a_block_is_that_of_every_length():
     longer = uniform_numbers(11, 2)
-    np.testing.assert_array_equal(uniform_numbers(7, 2), longer[:, :7])
+    error = relative_error(uniform_numbers(7, 2), longer[:, :7])
+    assert error <= TOLERANCE["same"]
 
 
 @pytest.mark.parametrize("scale", [0.1, 1, 4])
@@ -157,4 +158,4 @@ def test_bigbird_has_random_blocks_of_its_own_in_each_head_and_attention():
     assert not np.isclose(outputs, second(*inputs)[0]).all()
 
     nnx.update(second, nnx.state(first))
-    np.testing.assert_array_equal(second(*inputs)[0], outputs)
+    assert relative_error(second(*inputs)[0], outputs) <= TOLERANCE["same"]

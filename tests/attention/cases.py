@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from nystromformer.attention import make_attention
@@ -47,6 +48,19 @@ def make(
         rngs=nnx.Rngs(0),
         **(options or OPTIONS.get(name, {})),
     )
+
+
+def skip_without_float16() -> None:
+    """Skips the test on a CPU that has no float16 (F16C) and gets none from XLA.
+
+    XLA leaves the conversion to functions of the compiler's library, which it lacks.
+    """
+    try:
+        jnp.float16(1) + jnp.float16(1)
+    except jax.errors.JaxRuntimeError as error:
+        if "Failed to materialize symbols" not in str(error):
+            raise
+        pytest.skip("XLA does not compile float16 for this CPU")
 
 
 def random_rows(rng: np.random.Generator, length: int, dim: int) -> np.ndarray:

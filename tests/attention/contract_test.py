@@ -19,6 +19,7 @@ from tests.attention.cases import (
     make,
     normal,
     random_qkv,
+    skip_without_float16,
 )
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -108,6 +109,7 @@ def test_attention_ignores_garbage_in_padding_forward_and_backward(name, garbage
     expected, expected_gradients = compiled_with_gradients(name)(clean)
     out, gradients = compiled_with_gradients(name)(dirty)
     assert np.isfinite(out).all()
+    # Both are of one program, in which padding adds nothing but zeros.
     np.testing.assert_array_equal(out[MASK], expected[MASK])
     jax.tree.map(np.testing.assert_array_equal, gradients, expected_gradients)
     _, input_gradients = gradients
@@ -204,6 +206,7 @@ def test_attention_in_bfloat16_is_near_float32(name, has_mask):
 
 @every_attention
 def test_attention_in_float16_has_room_for_sums_over_many_keys(name):
+    skip_without_float16()
     query, key, value = normal(0, 3, 1, 4096, 1, H)
     # All keys have a share in every sum, and the sum of values overflows.
     rounded = jnp.float16([0.1 * query, 0.1 * key, value + 30])

@@ -133,7 +133,8 @@ def test_random_rotations_are_normal_and_independent():
 
 
 def test_random_rotations_of_an_axis_are_those_of_every_length():
-    np.testing.assert_array_equal(rotations(2, 3), rotations(2, 7)[:, :, :3])
+    error = relative_error(rotations(2, 3), rotations(2, 7)[:, :, :3])
+    assert error <= TOLERANCE["same"]
 
 
 def test_reformer_gradient_is_that_with_fixed_buckets():
@@ -170,7 +171,7 @@ def test_reformer_has_hashes_of_its_own_in_each_head_and_attention():
     assert not np.isclose(outputs, second(*inputs)).all()
 
     nnx.update(second, nnx.state(first))
-    np.testing.assert_array_equal(second(*inputs), outputs)
+    assert relative_error(second(*inputs), outputs) <= TOLERANCE["same"]
 
 
 def test_reformer_redraws_its_hashes_by_the_key_of_a_training_pass():
@@ -178,7 +179,7 @@ def test_reformer_redraws_its_hashes_by_the_key_of_a_training_pass():
     kept, _ = two_heads(nnx.Rngs(0))
     rngs = [jax.random.key(seed) for seed in (1, 2, 1)]
     outputs = [first(*inputs, dropout_rng=rng) for rng in rngs]
-    np.testing.assert_array_equal(outputs[0], outputs[2])
+    assert relative_error(outputs[2], outputs[0]) <= TOLERANCE["same"]
     assert not np.isclose(outputs[0], outputs[1]).all()
 
     # Evaluation has the hashes that were drawn first, and so has training without the
@@ -186,8 +187,9 @@ def test_reformer_redraws_its_hashes_by_the_key_of_a_training_pass():
     expected = kept(*inputs)
     assert not np.isclose(outputs[0], expected).all()
     evaluated = first(*inputs, deterministic=True, dropout_rng=rngs[0])
-    np.testing.assert_array_equal(evaluated, expected)
-    np.testing.assert_array_equal(kept(*inputs, dropout_rng=rngs[0]), expected)
+    assert relative_error(evaluated, expected) <= TOLERANCE["same"]
+    trained = kept(*inputs, dropout_rng=rngs[0])
+    assert relative_error(trained, expected) <= TOLERANCE["same"]
 
 
 def test_reformer_refuses_to_redraw_without_a_key():

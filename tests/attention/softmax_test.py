@@ -80,8 +80,8 @@ def test_softmax_attention_drops_what_the_call_asks_for():
 
     outputs = attend_in_every_way(*inputs)
     exact = outputs["exact"]
-    assert relative_error(outputs["without a rate"], exact) == 0
-    assert relative_error(outputs["rate 0"], exact) == 0
+    assert relative_error(outputs["without a rate"], exact) <= TOLERANCE["same"]
+    assert relative_error(outputs["rate 0"], exact) <= TOLERANCE["same"]
     assert relative_error(outputs["by option"], exact) > 0.1
     assert relative_error(outputs["by call"], exact) > 0.1
 

@@ -56,6 +56,11 @@ def test_another_objective_drops_the_options_of_the_file():
         (LISTOPS, {"train.num_step": 1}, 'Did you mean "num_steps" instead of'),
         (LISTOPS, {"train.colour": 1}, "no such key in the config: 'colour'"),
         (LISTOPS, {"train.eval_every": 0}, "eval_every must be at least 1, got 0"),
+        (
+            f"{LISTOPS}:nystrom,quick",
+            {"attention.name": "softmax"},
+            "keeps the options of nystrom: .* as in --config=.*/listops.py:softmax$",
+        ),
     ],
 )
 def test_load_config_rejects_in_one_line(file, changes, message):

@@ -5,6 +5,7 @@ import pytest
 
 from lra_tasks import LRA
 from lra_tasks.pathfinder import Pathfinder
+from lra_tasks.split import Split
 from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import AUGMENTATIONS
@@ -31,6 +32,8 @@ def test_num_params_of_every_attention_is_about_that_of_softmax():
     ("change", "message"),
     [
         ({"attention__num_landmarks": 0}, "num_landmarks must be at least 1"),
+        ({"model__ignore_id": 16}, "ignore_id must be at most 15, got 16"),
+        ({"model__ignore_id": -1}, "ignore_id must be at least 0, got -1"),
         (
             {"model__pooling": "bert_pooler"},
             r"reads \[CLS\], which listops does",
@@ -137,21 +140,38 @@ def test_with_num_steps_counts_whole_batches():
         experiment.with_num_steps(7)
 
 
+def texts_of_lengths(*lengths):
+    """Texts of these lengths, 2,000 columns with padding."""
+    is_token = np.arange(2_000) < np.array(lengths)[:, None]
+    return Split(is_token.astype(np.uint8), np.array(lengths), np.zeros(len(lengths)))
+
+
 def test_fraction_exact_counts_texts_no_longer_than_the_landmarks():
-    lengths = np.array([3, 4, 5, 9])
+    texts = texts_of_lengths(3, 4, 5, 9)
     nystrom = Experiment(make_config("nystrom", attention__num_landmarks=4))
-    assert nystrom.fraction_exact(lengths) == 0.5
-    assert Experiment(make_config("softmax")).fraction_exact(lengths) is None
+    assert nystrom.fraction_exact(texts) == 0.5
+    assert Experiment(make_config("softmax")).fraction_exact(texts) is None
     padded = {"attention__num_landmarks": 4, "attention__landmark_padding": "count"}
-    assert Experiment(make_config(**padded)).fraction_exact(lengths) == 0
+    assert Experiment(make_config(**padded)).fraction_exact(texts) == 0
+
+
+def test_fraction_exact_counts_no_token_that_is_ignored():
+    """Of 1,024 pixels one, four and five are not black."""
+    pictures = np.zeros((3, 1_024), np.uint8)
+    for row, count in enumerate((1, 4, 5)):
+        pictures[row, -count:] = 9
+    split = Split.from_pictures(pictures, np.zeros(3))
+    for arg, expected in (("nystrom", 2 / 3), ("nystrom,all_pixels", 0)):
+        config = make_config(arg, "image", attention__num_landmarks=4)
+        assert Experiment(config).fraction_exact(split) == expected
 
 
 def test_fraction_exact_is_that_of_the_layer_with_the_fewest_landmarks():
-    lengths = np.array([3, 4, 5, 9])
+    texts = texts_of_lengths(3, 4, 5, 9)
     for by_layer, expected in (("0=softmax", 0.5), ("1.num_landmarks=3", 0.25)):
         changes = {"attention__num_landmarks": 4, "attention__by_layer": by_layer}
         experiment = Experiment(make_config("nystrom", **changes))
-        assert experiment.fraction_exact(lengths) == expected
+        assert experiment.fraction_exact(texts) == expected
 
 
 def test_augmentations_are_those_that_keep_a_tasks_labels():

@@ -59,15 +59,24 @@ def states(points, folder):
     return [find_state(folder / point.name) for point in points]
 
 
+@pytest.fixture
+def usual_output(monkeypatch):
+    """Python writes stdout to a file late and stderr at once, unless this is set."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
+@pytest.mark.usefixtures("usual_output")
 def test_run_locally_records_failures_and_runs_the_others(tmp_path, capfd):
     points = [
         stub("a", "print('one'); raise SystemExit('error: no data')"),
         stub("b"),
         stub("c", source="b"),
         stub("d", source="a"),
-        stub("e", "print('step 5', flush=True); import os; os.kill(os.getpid(), 9)"),
+        stub("e", "print('step 5'); import os; os.kill(os.getpid(), 9)"),
         # This status says that a run has saved and can go on.
         stub("f", "raise SystemExit(142)"),
+        # It is stopped before it can save, and can begin again.
+        stub("g", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"),
     ]
     run_locally(points, tmp_path)
     assert states(points, tmp_path) == [
@@ -77,13 +86,45 @@ def test_run_locally_records_failures_and_runs_the_others(tmp_path, capfd):
         "waiting",
         "failed",
         "waiting",
+        "waiting",
     ]
     assert (tmp_path / "a" / "failed.txt").read_text() == "status 1: error: no data"
-    *lines, killed, last = capfd.readouterr().out.splitlines()
+    *lines, killed, saved, stopped = capfd.readouterr().out.splitlines()
     assert lines == ["a: status 1: error: no data", "b: done", "c: done"]
     assert killed.startswith("e: killed by SIGKILL, as systems do where memory runs ou")
     assert killed.endswith("; its last line: step 5")
-    assert last == "f: waiting"
+    assert (saved, stopped) == ("f: waiting", "g: waiting")
+
+
+# JAX adds a note to the errors of compiled functions.
+ERROR_WITH_NOTE = """
+error = ValueError("no\\nrows")
+error.add_note("Set X to see more.")
+raise error
+"""
+ERROR_BEFORE_NOISE = """
+import sys
+print("error: no data", file=sys.stderr)
+print("E0000 cuda_executor.cc: no error", file=sys.stderr)
+sys.exit(2)
+"""
+
+
+@pytest.mark.usefixtures("usual_output")
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (ERROR_WITH_NOTE, "status 1: ValueError: no"),
+        (ERROR_BEFORE_NOISE, "status 2: error: no data"),
+        ("print('step 5'); raise SystemExit(3)", "status 3: step 5"),
+        ("raise SystemExit(3)", "status 3: "),
+    ],
+)
+def test_run_locally_finds_the_error_in_the_log(tmp_path, lines, reason):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "log.txt").write_text("error: of an earlier start\n")
+    run_locally([stub("a", lines)], tmp_path)
+    assert (tmp_path / "a" / "failed.txt").read_text() == reason
 
 
 def test_run_locally_gives_each_run_at_a_time_a_gpu_of_its_own(tmp_path, monkeypatch):

@@ -78,6 +78,18 @@ def test_run_training_has_the_workdir_before_it_loads_and_compiles(
     assert not workdir.exists()
 
 
+def test_run_training_refuses_a_folder_that_it_cannot_make_before_all_else(
+    capsys, tmp_path
+):
+    (tmp_path / "file").touch()
+    message = "file/run cannot be written: Not a directory; give another --workdir$"
+    with pytest.raises(ConfigError, match=message):
+        run_training(
+            Experiment(make_config("identity,quick")), epath.Path(tmp_path / "file/run")
+        )
+    assert capsys.readouterr().out == ""
+
+
 def test_run_training_refuses_other_weights_before_it_loads(monkeypatch, tmp_path):
     source = untrained("identity,quick", model__num_layers=1)
     source_dir = tmp_path / "source"

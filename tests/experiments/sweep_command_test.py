@@ -6,10 +6,11 @@ import signal
 import time
 
 import pytest
+from etils import epath
 
 from nystromformer.experiments.points import make_points
 from nystromformer.experiments.sweep_plan import write_plan
-from nystromformer.experiments.workdir import write_json
+from nystromformer.experiments.workdir import lock_workdir, write_json
 from tests.commands import ROOT, refused
 from tests.small import SMALL, make_config
 
@@ -72,6 +73,11 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
             [LISTOPS, "--grid=init_from=pretrain"],
             "starts from listops-nystrom-pretrain-seed0, which this sweep does not tra",
         ),
+        (
+            [LISTOPS, "--grid=train.batch_size=8,16", "--config.train.batch_size=4"],
+            "--grid=train.batch_size and --config.train.batch_size=4 set one key",
+        ),
+        ([LISTOPS, "--workdir=gs://b/s"], "gs://b/s is not a local or mounted folder"),
         ([LISTOPS, "--cluster=slurm", "--max_minutes=5"], "SLURM has --time"),
         ([LISTOPS, "--time=30"], "--time is for SLURM: add --cluster=slurm"),
         ([LISTOPS, "--gpus=0"], "--gpus is for SLURM: add --cluster=slurm"),
@@ -81,6 +87,12 @@ def test_sweep_rejects_bad_input(commands, tmp_path, flags, message):
     done = commands.run("sweep.py", f"--workdir={tmp_path}/x", *flags)
     assert message in refused(done)
     assert not list(tmp_path.iterdir())
+
+
+def test_sweep_ends_with_status_1_while_another_one_trains_a_run(commands, tmp_path):
+    with lock_workdir(epath.Path(tmp_path / "listops-nystrom-seed0")):
+        done = commands.run("sweep.py", f"--workdir={tmp_path}", LISTOPS)
+    assert (done.returncode, done.stdout) == (1, "1 running\n"), done.stderr
 
 
 def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
@@ -140,21 +152,42 @@ echo Submitted batch job 7
 """
 
 
-def test_sweep_submits_to_slurm_what_its_flags_say(commands, tmp_path):
+@pytest.fixture
+def slurm(commands, tmp_path):
+    """The commands on a machine whose SLURM appends submitted scripts to job.sh."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("sbatch", "srun"):
         (programs / name).write_text(SBATCH)
         (programs / name).chmod(0o755)
-    job = tmp_path / "job.sh"
-    commands = commands.with_env(PATH=str(programs), SUBMITTED=str(job))
-    slurm = ["--cluster=slurm", "--partition=gpu", "--time=30", "--gpus=2"]
-    arguments = [LISTOPS, "--seeds=5", "--max_parallel=3", *slurm]
-    done = commands.run("sweep.py", f"--workdir={tmp_path}/sweep", *arguments)
+    return commands.with_env(PATH=str(programs), SUBMITTED=f"{tmp_path}/job.sh")
+
+
+def test_sweep_goes_on_with_a_begun_run_whose_source_is_gone(slurm, tmp_path):
+    file = f"{ROOT}/configs/listops.py:quick"
+    init_from = {"train.init_from": "/gone"}
+    [point] = make_points([file], [{}], changes=init_from)
+    workdir = tmp_path / "sweep" / point.name
+    args = [f"--workdir={workdir.parent}", LISTOPS, "--config.train.init_from=/gone"]
+    args.append("--cluster=slurm")
+    assert "/gone is not a run" in refused(slurm.run("sweep.py", *args))
+
+    write_plan([point], workdir.parent)
+    (workdir / "checkpoints" / "20").mkdir(parents=True)
+    write_json(workdir / "config.json", point.planned_config(workdir.parent))
+    done = slurm.run("sweep.py", *args)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("submitted 1 runs")
+
+
+def test_sweep_submits_to_slurm_what_its_flags_say(slurm, tmp_path):
+    cluster = ["--cluster=slurm", "--partition=gpu", "--time=30", "--gpus=2"]
+    arguments = [LISTOPS, "--seeds=5", "--max_parallel=3", *cluster]
+    done = slurm.run("sweep.py", f"--workdir={tmp_path}/sweep", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     submitted = "submitted 5 runs as job 7; squeue shows them\n5 waiting\n"
     assert done.stdout == submitted
-    lines = job.read_text().splitlines()
+    lines = (tmp_path / "job.sh").read_text().splitlines()
     options = {line.removeprefix("#SBATCH ") for line in lines if "SBATCH" in line}
     assert options >= {
         "--array=0-4%3",
@@ -200,12 +233,11 @@ def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
         "--dry_run",
         "--grid=attention.name=linear",
         "--config.task.data_dir=/a b",
-        "--seeds=2",
     )
     assert (done.returncode, done.stderr) == (0, "")
     words = [shlex.split(line) for line in done.stdout.splitlines()]
     tasks = ("listops", "image")
-    names = [f"{task}-linear-seed{seed}" for seed in (0, 1) for task in tasks]
+    names = [f"{task}-linear-seed{seed}" for seed in (0, 1, 2) for task in tasks]
     workdirs = [f"--workdir={tmp_path}/x y/{name}" for name in names]
     assert [line_words[-1] for line_words in words] == workdirs
     assert all("--config.task.data_dir=/a b" in line_words for line_words in words)

@@ -79,6 +79,9 @@ def test_a_name_of_ones_own_is_kept_where_two_sweeps_have_trained_a_run_twice(tm
     [point] = grid_points("attention.name=nystrom")
     write_plan([point, dataclasses.replace(point, name="again")], tmp_path)
     assert names(keep_planned_names([point], tmp_path)) == [point.name]
+    # Under a name that is not planned it is the first of them.
+    other = dataclasses.replace(point, name="other")
+    assert names(keep_planned_names([other], tmp_path)) == [point.name]
 
 
 def test_runs_that_log_more_often_are_the_same_and_those_of_other_texts_are_not(

@@ -102,10 +102,23 @@ RECALL = {
     "model__dropout_rate": 0.1,
     "model__short_conv": 0,
 }
+BLACK_IGNORED = {"ignore_id": 0}
 CASES = [
     Case("listops", make_ten_classes, vocab_size=16, max_length=2000),
-    Case("image", make_ten_classes, vocab_size=256, max_length=1024),
-    Case("pathfinder", make_two_classes, vocab_size=256, max_length=1024),
+    Case(
+        "image",
+        make_ten_classes,
+        vocab_size=256,
+        max_length=1024,
+        encoder=BLACK_IGNORED,
+    ),
+    Case(
+        "pathfinder",
+        make_two_classes,
+        vocab_size=256,
+        max_length=1024,
+        encoder=BLACK_IGNORED,
+    ),
     Case("text", make_two_classes, vocab_size=257, max_length=4000),
     Case(
         "retrieval",

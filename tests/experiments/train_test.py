@@ -235,6 +235,16 @@ def test_train_rejects_bad_input_in_one_line_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
+def test_train_names_the_configs_where_it_gets_no_config(commands):
+    modern = f"{ROOT}/configs/modern.py"
+    line = refused(commands.run("train.py", f"--config={modern}"))
+    assert f"{modern} is no config file: it defines no get_config; configs are" in line
+    assert f"{ROOT}/configs/listops.py" in line
+    assert "/defaults.py" not in line
+    line = refused(commands.run("train.py"))
+    assert "give FILE.py:ATTENTION,PRESET, as in configs/listops.py:nystrom," in line
+
+
 @pytest.mark.parametrize("body", ["return nothing", "ConfigDict().trian.seed = 1"])
 def test_train_shows_where_a_config_file_fails(commands, tmp_path, body):
     path = tmp_path / "mine.py"

@@ -23,6 +23,7 @@ from nystromformer.training.positions import Positions
 from nystromformer.training.step import train_step
 from tests.jaxpr import equations
 from tests.small import make_config, prefixed
+from tests.tolerance import TOLERANCE, relative_error
 from tests.training.conftest import make_split
 
 # A task, the options of its objective, and the objective that they make.
@@ -151,8 +152,8 @@ def test_an_option_of_the_optimizer_reaches_it(key):
 
     changed = make_optimizer(OptimizerConfig(**options), num_steps=4)
     unchanged = make_optimizer(OptimizerConfig(**base), num_steps=4)
-    assert values == optimize(changed)
-    assert values != optimize(unchanged)
+    assert relative_error(values, optimize(changed)) <= TOLERANCE["same"]
+    assert relative_error(values, optimize(unchanged)) > 10 * TOLERANCE["same"]
 
 
 def test_a_batch_is_cut_into_the_parts_and_lengths_of_the_config():

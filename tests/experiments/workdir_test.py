@@ -20,7 +20,11 @@ from nystromformer.run_files import CONFIG_FILE, RESULT_FILE
 from tests.small import make_config
 
 # A tuple is saved as a list.
-BERT = {"train__init_from": "/a/bert", "task__sizes": (1, 2)}
+BERT = {
+    "train__init_from": "/a/bert",
+    "task__sizes": (1, 2),
+    "task__tokenizer": "/a/words.json",
+}
 
 
 @pytest.fixture
@@ -45,6 +49,7 @@ def test_read_config_rejects_a_folder_of_something_else(tmp_path, content):
         ({"train__seed": 7}, r"train\.seed is 0 there, 7 here"),
         ({"task__num_train": 7}, r"task\.num_train is \d+ there, 7 here"),
         ({"train__init_from": "/a/b/"}, r"train\.init_from is 'bert' there, 'b' here"),
+        ({"task__tokenizer": "/a/b"}, r"task\.tokenizer is 'words.json' there, 'b' h"),
     ],
 )
 def test_check_workdir_rejects_another_config(workdir, change, message):
@@ -94,6 +99,7 @@ def test_check_workdir_takes_what_has_moved_or_changes_no_number(workdir):
     changes = {
         "task__data_dir": "/moved",
         "task__source_dir": "/moved",
+        "task__tokenizer": "/moved/words.json",
         "train__init_from": "/moved/bert/",
         "train__checkpoint_every": 1,
     }

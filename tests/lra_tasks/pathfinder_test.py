@@ -6,8 +6,9 @@ import pytest
 
 from lra_tasks import pathfinder
 from lra_tasks.errors import DataError
-from lra_tasks.pathfinder import Pathfinder
+from lra_tasks.pathfinder import Pathfinder, find_markers
 from lra_tasks.pathfinder_generator import generate
+from lra_tasks.split import Split
 from tests.lra_tasks.splits import load_all
 
 FOLDER = "pathfinder32/curv_contour_length_14"
@@ -265,3 +266,77 @@ def test_easier_pictures_are_read_from_the_folder_beside(tmp_path):
 def test_wrong_easier_shares_are_refused(options, message):
     with pytest.raises(DataError, match=message):
         Pathfinder(**options)
+
+
+def draw_markers(places):
+    """A black picture with a marker, 3 x 3 pixels of 200, around each place."""
+    picture = np.zeros((32, 32), np.uint8)
+    for y, x in places:
+        picture[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2] = 200
+    return picture
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [(5, 7), (20, 30)],
+        [(20, 30), (5, 7)],
+        [(10, 10), (10, 14)],
+        [(10, 10), (12, 12)],  # one on the other's corner
+        [(1, 1), (30, 30)],
+    ],
+)
+def test_find_markers_finds_boxes_and_no_bright_lines(places):
+    """A line is as bright as can be, and has fewer pixels in a box than a marker."""
+    picture = draw_markers(places)
+    picture[25, 3:20] = 255
+    [markers] = find_markers(picture[None], radius=1.5)
+    assert sorted(map(tuple, markers.tolist())) == sorted(places)
+
+
+def marker_split(distances, labels):
+    """A picture for each distance between two markers, along x or, by turns, y."""
+    pictures = []
+    for number, distance in enumerate(distances):
+        places = np.array([(4, 4), (4, 4 + distance)])
+        pictures.append(draw_markers(places if number % 2 else places[:, ::-1]))
+    return Split.from_pictures(np.stack(pictures), labels)
+
+
+RULE = "distance between the markers"
+
+
+def test_floor_is_the_more_frequent_label_of_a_distance_in_train():
+    """A distance that train does not have gets the majority of train, which is 1."""
+    train = marker_split([6, 6, 6, 20, 20, 9, 9], [0, 0, 1, 1, 1, 1, 0])
+    test = marker_split([6, 20, 20, 15], [0, 1, 0, 1])
+    floors = Pathfinder().floors(train, test)
+    assert floors == {"majority class": 0.5, RULE: 0.75}
+    assert Pathfinder().floors(test, train)[RULE] == pytest.approx(3 / 7)
+
+
+def test_floor_rounds_the_distance_to_whole_pixels():
+    """The markers of two test pictures are 15 apart, those of the third 14.9."""
+    places = [[(4, 4), (4 + y, 4 + x)] for y, x in ((12, 9), (9, 12), (10, 11))]
+    pictures = np.stack([draw_markers(pair) for pair in places])
+    both = marker_split([15, 14, 14, 14], [1, 0, 0, 0])
+    floors = Pathfinder().floors(both, Split.from_pictures(pictures, [1, 1, 1]))
+    assert floors == {"majority class": 0, RULE: 1}
+
+
+def test_floor_of_a_large_split_is_fitted_on_evenly_spaced_pictures(monkeypatch):
+    train = marker_split([6, 6, 6, 6, 20, 20, 20, 20], [0, 1, 0, 1, 1, 0, 1, 0])
+    test = marker_split([6, 20], [0, 1])
+    assert Pathfinder().floors(train, test)[RULE] == 0.5
+    monkeypatch.setattr(pathfinder, "MAX_PIXELS", 4 * 1024)
+    monkeypatch.setattr(pathfinder, "PIXELS_AT_A_TIME", 3 * 1024)
+    assert Pathfinder().floors(train, test)[RULE] == 1
+
+
+def test_floor_of_easy_pictures_is_60_percent():
+    """Measured on 10,000: 60.5. Two standard deviations of 1,000 are 3.1."""
+    images, labels = generate(5, range(3_000), difficulty="easy")
+    pictures = Split.from_pictures(images, labels)
+    task = Pathfinder(difficulty="easy")
+    floors = task.floors(pictures.take(slice(2_000)), pictures.take(slice(2_000, None)))
+    assert floors[RULE] == pytest.approx(0.605, abs=0.04)

@@ -68,6 +68,26 @@ def test_from_split_rejects_features(inputs):
         HostSplit.from_split(split)
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        # The last class would be learnt instead.
+        ([0, 1, -1], "integers from 0 on, got int64 from -1 on"),
+        ([0.5, 1.0, 2.0], "integers from 0 on, got float64 from 0.5 on"),
+        ([[-1, 0], [1, -2], [-1, 2]], "integers from -1 on, got int64 from -2 on"),
+    ],
+)
+def test_from_split_rejects_labels_that_are_no_classes(labels, message):
+    split = SimpleNamespace(
+        inputs=np.ones((3, 2), np.int32),
+        lengths=np.full(3, 2),
+        labels=np.array(labels),
+        pairs=None,
+    )
+    with pytest.raises(ConfigError, match=message):
+        HostSplit.from_split(split)
+
+
 def make_split(pairs=None, lengths=(3, 2, 1)) -> HostSplit:
     """Three rows of up to three tokens."""
     split = SimpleNamespace(

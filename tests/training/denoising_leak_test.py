@@ -43,6 +43,7 @@ def check_no_leak(objective, model):
 
     predictions = predict(INPUTS)
     other_predictions = predict(other_inputs)
+    # Both are of one program, which hides the tokens before it computes.
     jax.tree.map(np.testing.assert_array_equal, predictions, other_predictions)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 
 import pytest
 
@@ -17,6 +18,21 @@ def test_stop_flag_is_the_first_signal_and_handlers_come_back(signum):
         assert stop.signum == signum
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signum == signum
+    assert [signal.getsignal(x) for x in SIGNALS] == before
+
+
+def test_stop_flag_leaves_the_handlers_alone_outside_the_main_thread():
+    before = [signal.getsignal(x) for x in SIGNALS]
+    signums = []
+
+    def enter():
+        with StopFlag() as stop:
+            signums.append(stop.signum)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert signums == [None]
     assert [signal.getsignal(x) for x in SIGNALS] == before
 
 

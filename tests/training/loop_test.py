@@ -6,8 +6,10 @@ import signal
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
+from nystromformer.errors import ConfigError
 from nystromformer.heads import SequenceClassifier
 from nystromformer.training import loop
 from nystromformer.training.augmentation import Augmented
@@ -15,13 +17,16 @@ from nystromformer.training.checkpoint import load_weights, saved_steps, weights
 from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
+from nystromformer.training_config import TrainConfig
 from tests.training import denoising_cases
 from tests.training.conftest import (
     CLASSES,
     CLASSIFICATION,
     LENGTH,
     VOCAB,
+    BagOfTokens,
     flip_a_bit,
+    make_split,
 )
 from tests.training.metrics_file import rows_of
 
@@ -176,6 +181,52 @@ def with_remat(rngs):
 @pytest.mark.slow
 def test_fit_trains_validates_and_resumes_with_remat(trainer_in, tmp_path, monkeypatch):
     check_resumes_bit_equal(trainer_in, tmp_path, monkeypatch, model=with_remat)
+
+
+class WithItsOwnDropout(BagOfTokens):
+    """Draws from a random stream of its own, as flax's layers do."""
+
+    def __init__(self, rngs):
+        super().__init__(rngs)
+        self.dropout = nnx.Dropout(0.25, rngs=rngs)
+
+    def __call__(self, inputs, mask, dropout_rng=None):
+        logits = super().__call__(inputs, mask, dropout_rng)
+        return self.dropout(logits, deterministic=dropout_rng is None)
+
+
+def test_fit_of_a_model_with_a_random_stream_resumes_bit_equal(
+    trainer_in, tmp_path, monkeypatch
+):
+    check_resumes_bit_equal(trainer_in, tmp_path, monkeypatch, model=WithItsOwnDropout)
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "message"),
+    [
+        ({"validation": 0}, "the split validation has no examples"),
+        ({"test": 0}, "the split test has no examples"),
+        ({"train": 7}, r"train\.batch_size=8 is over the 7 training examples"),
+    ],
+)
+def test_trainer_refuses_splits_that_are_too_small(
+    trainer_in, tmp_path, num_examples, message
+):
+    programs = trainer_in(tmp_path).programs
+    config = TrainConfig(batch_size=8, num_steps=40)
+    sizes = {"train": 103, "validation": 23, "test": 29} | num_examples
+    small_splits = {name: make_split(0, size) for name, size in sizes.items()}
+    with pytest.raises(ConfigError, match=message):
+        Trainer(programs, config, small_splits, tmp_path)
+
+
+def test_trainer_refuses_epochs_whose_steps_nobody_has_counted(
+    trainer_in, splits, tmp_path
+):
+    programs = trainer_in(tmp_path).programs
+    config = TrainConfig(batch_size=8, num_epochs=2.0)
+    with pytest.raises(ConfigError, match=r"give train\.num_steps"):
+        Trainer(programs, config, splits, tmp_path)
 
 
 class KilledError(Exception):

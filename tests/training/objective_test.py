@@ -53,6 +53,13 @@ def test_totals_over_uneven_batches_are_those_over_all_examples():
     assert totals.means() == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_metric_of_nothing_is_not_a_number():
+    """A loss of 0 would be the best of all."""
+    means = totals_of([[2.0, 0.0]], [0], [0.0]).means()
+    assert means["examples"] == 0
+    assert np.isnan([means["loss"], means["accuracy"]]).all()
+
+
 def test_classification_ignores_a_filler_row_that_is_not_finite():
     totals = totals_of([[2.0, 0.0], [jnp.nan, jnp.inf]], [0, 0], [1.0, 0.0])
     assert totals.means()["loss"] == pytest.approx(np.log1p(np.exp(-2)), rel=1e-5)

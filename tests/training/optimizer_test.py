@@ -59,7 +59,7 @@ def adamw(theta, gradients, config):
         (0.3, True, 0.9, 0.999, 1e-6),
         # Here ε has the size of the gradients.
         (0.0, False, 0.6, 0.95, 1e-2),
-        (0.3, True, 0.6, 0.8, 1.0),
+        (0.3, True, 0.9, 0.8, 1.0),
     ],
 )
 def test_make_optimizer_is_adamw_by_its_formula(weight_decay, cycle_b1, b1, b2, eps):

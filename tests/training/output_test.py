@@ -41,6 +41,8 @@ def test_metrics_writer_drops_rows_after_the_checkpoint(
         writer.write(step, split, {"loss": loss})
         assert read_rows(tmp_path)[-1] == (step, split, loss)
     writer.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "split": "train", "lo')  # killed while it wrote
 
     writer = MetricsWriter(tmp_path, 4, evaluated_step)
     writer.write(5, "train", {"loss": 0.5})
@@ -50,6 +52,17 @@ def test_metrics_writer_drops_rows_after_the_checkpoint(
     purge = Event(step=5, session_log={"status": 1}).SerializeToString()
     assert b"train/loss" in content
     assert purge in content
+
+
+def test_metrics_writer_adds_to_the_file_and_copies_no_row(tmp_path):
+    """A long run would copy each row thousands of times."""
+    writer = MetricsWriter(tmp_path)
+    writer.write(1, "train", {"loss": 0.5})
+    file = (tmp_path / "metrics.jsonl").stat().st_ino
+    writer.write(2, "train", {"loss": 0.25})
+    writer.close()
+    assert (tmp_path / "metrics.jsonl").stat().st_ino == file
+    assert read_rows(tmp_path) == [(1, "train", 0.5), (2, "train", 0.25)]
 
 
 def events(folder):

@@ -96,7 +96,9 @@ def test_positions_ignores_filler_rows_however_labelled(model):
     other_labels = LABELS.copy()
     other_labels[-2:] = np.random.default_rng(1).integers(-1, C, (2, L))
     sums = compute_sums(model, batch(labels=other_labels))
-    assert sums == compute_sums(model, batch())
+    expected = compute_sums(model, batch())
+    error = relative_error(list(sums.values()), list(expected.values()))
+    assert error <= TOLERANCE["same"]
 
 
 def test_positions_has_no_gradient_without_a_label(model):

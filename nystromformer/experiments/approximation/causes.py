@@ -37,6 +37,7 @@ from nystromformer.experiments.approximation.measurements import (
 )
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import nystrom_kernels, softmax_matrix, standard_nystrom
+from nystromformer.landmarks import exact_pinv
 from nystromformer.nystrom import iterative_pinv
 
 # Deterministic methods, in the order of the steps. The last three are the inverses.
@@ -57,6 +58,12 @@ RANDOM_METHODS = (RANDOM_LANDMARKS, STANDARD, STANDARD_ITERATED, PERFORMER)
 SPREAD = ", spread"
 METHODS = (*STEPS, *RANDOM_METHODS)
 INDEX_COLUMNS = ["layer", "head", "num_landmarks"]
+
+
+@jax.custom_batching.sequential_vmap
+def _svd_alone(matrix: jax.Array) -> Any:
+    """The singular value decomposition, under vmap one by one as in `exact_pinv`."""
+    return jnp.linalg.svd(matrix, full_matrices=False)
 
 
 @functools.partial(jax.jit, static_argnames=("counts", "num_pinv_iters"))
@@ -87,7 +94,7 @@ def split_errors(
     def split_head(query: Any, key: Any, value: Any) -> dict[str, jax.Array]:
         matrix = jnp.where(mask[:, None], softmax_matrix(query, key, mask), 0)
         exact = matrix @ value
-        left, singular_values, right = jnp.linalg.svd(matrix, full_matrices=False)
+        left, singular_values, right = _svd_alone(matrix)
 
         def error(approximation: jax.Array) -> jax.Array:
             return relative_error(approximation, exact, mask)
@@ -97,8 +104,8 @@ def split_errors(
             f, a, b = nystrom_kernels(query, key, mask, num_landmarks=count)
             f = jnp.where(mask[:, None], f, 0)
             z = iterative_pinv(a, num_pinv_iters)
-            inverse = jnp.linalg.pinv(a)
-            middle = jnp.linalg.pinv(f) @ matrix @ jnp.linalg.pinv(b)
+            inverse = exact_pinv(a)
+            middle = exact_pinv(f) @ matrix @ exact_pinv(b)
             truncated = left[:, :count] * singular_values[None, :count] @ right[:count]
             rows.append(
                 {

@@ -25,7 +25,7 @@ Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each 
 # A relative error up to this counts as small enough.
 TOLERANCE = 0.1
 # A letter in the figure for what limits a head.
-MARKS = {"": "", "rank": "R", "landmarks": "L", "inverse": "I"}
+MARKS = {"": "", "rank": "R", "landmarks": "L", "inverse": "I", "undefined": "?"}
 CELL = 0.55  # inches
 FONT = 7  # points
 
@@ -39,7 +39,8 @@ class Diagnosis(NamedTuple):
       smallest, such as "performer, spread"; and `limited_by`. This is empty where
       Nyström attention is within the tolerance. Where it is not, this is "rank" if the
       matrix of rank M nearest to S is not either, "landmarks" if F X B nearest to S is
-      not, and otherwise "inverse".
+      not, and otherwise "inverse". It is "undefined" where SV is zero, so that there is
+      no relative error.
     errors: the error of each method in each example and draw.
     figure: the error of Nyström attention by layer and head, a panel for each number of
       landmarks, with the first letter of what limits it.
@@ -81,8 +82,8 @@ def diagnose(
       A `Diagnosis`: a table of errors and causes, the errors behind it, and a figure.
 
     Raises:
-      ValueError: if the shapes do not fit, a number is below 1, or no example is longer
-        than M.
+      ValueError: if the shapes do not fit, a token has a NaN or an infinity, a number
+        is below 1, or no example is longer than M.
     """
     layers = _make_layers(query, key, value, mask)
     longest = max(int(inputs.mask.sum(1).max()) for inputs in layers)
@@ -150,6 +151,12 @@ def _make_layers(
                     f"mask must have a value for each token {tokens}, "
                     f"got {np.shape(mask)}"
                 )
+        for name, array in zip(("query", "key", "value"), arrays, strict=True):
+            if not np.isfinite(array[valid]).all():
+                raise ValueError(
+                    f"{name} must be finite, got NaN or infinity in layer {index}: if "
+                    "these are in the padding, give the mask"
+                )
         layers.append(AttentionInputs(*arrays, mask=valid))
     return layers
 
@@ -164,11 +171,12 @@ def summarize(errors: pd.DataFrame, tolerance: float = TOLERANCE) -> pd.DataFram
 
     limits = np.select(
         [
+            table[causes.BEST_RANK].isna(),
             table[causes.NYSTROM] <= tolerance,
             table[causes.BEST_RANK] > tolerance,
             table[causes.BEST_MIDDLE] > tolerance,
         ],
-        ["", "rank", "landmarks"],
+        ["undefined", "", "rank", "landmarks"],
         default="inverse",
     )
     return table.assign(limited_by=limits)

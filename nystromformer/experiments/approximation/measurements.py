@@ -20,7 +20,7 @@ from flax import nnx
 from nystromformer.attention import ATTENTIONS, make_attention
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import nystrom_kernels, softmax_matrix
-from nystromformer.landmarks import PINVS
+from nystromformer.landmarks import PINVS, exact_pinv
 
 # (layer, head) -> name -> matrix
 HeadMatrices = dict[tuple[int, int], dict[str, np.ndarray]]
@@ -62,7 +62,7 @@ def nystrom_errors(
     ) -> dict[str, jax.Array]:
         f, a, b = nystrom_kernels(query, key, mask, **landmark_options)
         z = PINVS[pinv](a, num_pinv_iters)
-        inverse = jnp.linalg.pinv(a)
+        inverse = exact_pinv(a)
         exact = softmax_matrix(query, key, mask) @ value
         approximation = f @ (z @ (b @ value))
         difference = jnp.where(mask[:, None], approximation - exact, 0)

@@ -1,7 +1,7 @@
 """Writes a report: a page, Markdown, a LaTeX table, CSV files and figures."""
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,8 +90,14 @@ def _write_runs(runs: Frame, out: Path) -> Frame:
     table = runs.drop(columns=list(NOT_WRITTEN), errors="ignore")
     # Otherwise a column of whole numbers is of floats if one is unknown.
     table = table.convert_dtypes()
+    table = table.map(lambda value: _join(value) if isinstance(value, dict) else value)
     table.to_csv(out / RUNS_FILE, index=False)
     return table
+
+
+def _join(values: Mapping[str, Any]) -> str:
+    """A mapping in words, as in "majority class 0.12, root operator 0.25"."""
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def _write_scores(frame: Frame, scores: Frame, out: Path) -> None:
@@ -128,7 +134,10 @@ def _make_sections(
             _, path = save_figure(figure, folder / f"{task}_{name}")
             paths.append(path)
         costs = tables.cost_table(task_frame.drop_duplicates("run"))
-        sections.append(Section(f"{task}: costs and curves", costs, ["costs"], paths))
+        cost_notes = ["costs"]
+        if tables.EXACT_BY_LENGTH in costs:
+            cost_notes.append("exact")
+        sections.append(Section(f"{task}: costs and curves", costs, cost_notes, paths))
     return sections
 
 

@@ -1,5 +1,6 @@
 """Figures of scores over what they cost, with the best trade-offs."""
 
+import textwrap
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -9,7 +10,10 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from nystromformer.experiments.metric_names import is_higher_better
 from nystromformer.experiments.plotting import add_legend, line_style, new_figure
+from nystromformer.experiments.report.names import EXACT_MARK
 from nystromformer.experiments.report.runs import Frame, heading
+
+LETTERS_BESIDE_A_POINT = 40
 
 
 class CostAxis(NamedTuple):
@@ -157,8 +161,9 @@ def _draw_points(
             **style,
         )
         for point in sorted_points.itertuples():
+            name = point.name.replace(setting, "").strip()
             axes.annotate(
-                point.name.replace(setting, "").strip(),
+                textwrap.fill(name, LETTERS_BESIDE_A_POINT),
                 (point.cost, point.score),
                 xytext=(3, 3),
                 textcoords="offset points",
@@ -182,7 +187,8 @@ def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
         first_run = seeds.iloc[0]
         deviation = seeds["score"].std()
         group_phrases = first_run["group"].split(", ")
-        phrases = [x for x in first_run["row"].split(", ") if x not in group_phrases]
+        row_phrases = first_run["row"].replace(EXACT_MARK, "").split(", ")
+        phrases = [x for x in row_phrases if x not in group_phrases]
         points.append(
             {
                 "group": first_run["group"],

@@ -1,5 +1,6 @@
 """The figures of a report: scores by landmarks and by cost, and learning curves."""
 
+import re
 from collections.abc import Iterator
 
 import pandas as pd
@@ -12,6 +13,7 @@ from nystromformer.experiments.plotting import (
     new_figure,
 )
 from nystromformer.experiments.report.costs import COST_AXES, draw_by_cost
+from nystromformer.experiments.report.names import EXACT_MARK
 from nystromformer.experiments.report.runs import Frame, heading, scale
 from nystromformer.experiments.report.tables import EXACT
 
@@ -59,7 +61,8 @@ def draw_by_landmarks(runs: Frame) -> Figure | None:
     """
     counts = [run.get("attention.num_landmarks", 0) for run in runs["settings"]]
     # What is left of a label without its number of landmarks names a line.
-    names = runs["label"].str.replace(r", \d+ landmarks", "", regex=True)
+    number = rf", \d+ landmarks(?:{re.escape(EXACT_MARK)})?"
+    names = runs["label"].str.replace(number, "", regex=True)
     figure = new_figure()
     axes = figure.axes[0]
     lines = runs.assign(count=counts).groupby(names, sort=False)

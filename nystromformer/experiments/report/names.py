@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -34,8 +34,17 @@ PHRASES = {
     "attention.by_layer": "layers {}",
     "attention.num_landmarks": "{} landmarks",
     "attention.conv_kernel_size": "convolution of {}",
+    "attention.dropout_rate": "dropout {} on its weights",
+    "model.short_conv": "short convolution of {}",
     "train.num_steps": "{} steps",
     "train.init_from": "from {}",
+}
+EXACT_MARK = " (exact)"  # behind a number of landmarks, one for each token
+# What these settings are called where they are 0.
+PHRASES_OF_ZERO = {
+    "attention.conv_kernel_size": "no convolution",
+    "attention.dropout_rate": "no dropout on its weights",
+    "model.short_conv": "no short convolution",
 }
 
 
@@ -79,6 +88,8 @@ def name_runs(frame: Any) -> pd.DataFrame:
         for key in texts:
             if is_named.at[index, key] and values.get(key) is not None:
                 phrases[key] = _format_setting(key, values[key])
+        if "attention.num_landmarks" in phrases and _has_landmark_for_each(values):
+            phrases["attention.num_landmarks"] += EXACT_MARK
 
         attention = frame.at[index, "attention"]
         row_phrases = [phrases[key] for key in phrases if not _is_of_task(key)]
@@ -96,8 +107,16 @@ def name_runs(frame: Any) -> pd.DataFrame:
 
 def _format_setting(key: str, value: Any) -> str:
     """A setting in words, as in "64 landmarks" or "learning_rate 0.001"."""
+    if value == 0 and key in PHRASES_OF_ZERO:
+        return PHRASES_OF_ZERO[key]
     option = key.rpartition(".")[2]
     return PHRASES.get(key, f"{option} {{}}").format(value)
+
+
+def _has_landmark_for_each(settings: Mapping[str, Any]) -> bool:
+    """Whether a sequence has no more tokens than landmarks: attention is exact."""
+    max_length = settings.get("task.max_length", math.inf)
+    return settings["attention.num_landmarks"] >= max_length
 
 
 def _is_of_attention(key: str) -> bool:
@@ -116,6 +135,7 @@ def _choose_settings(frame: Any, texts: Any) -> Any:
     - those that the command line changed in some runs of a task and not in others;
     - those outside the attention that differ in the config files of one task and
       preset, as where a file was edited before the other attention was trained;
+    - the dropout of its attention's weights, since most attentions cannot have any;
     - the options of its attention that are named in another task;
     - the options of its task that are named for another attention;
     - the preset, if the report has several.
@@ -137,6 +157,10 @@ def _choose_settings(frame: Any, texts: Any) -> Any:
     is_named |= _differs_between_files(
         settings, overrides, frame["has_overrides"], [task, preset]
     )
+
+    if "attention.dropout_rate" in settings:
+        rate = settings["attention.dropout_rate"]
+        is_named["attention.dropout_rate"] |= ~rate.isin([MISSING, repr(0.0)])
 
     attention_options = [key for key in settings if _is_of_attention(key)]
     by_attention = is_named[attention_options].groupby(attention)
@@ -179,7 +203,9 @@ def _differs_between_files(
       bool [runs, settings].
     """
     is_from_file = overrides.isna() & (settings != MISSING)
-    is_from_file = is_from_file.mul(has_overrides, axis=0)
+    # Whatever has set an option of the task, runs that differ in it have other data.
+    others = [key for key in settings if not _is_of_task(key)]
+    is_from_file[others] = is_from_file[others].mul(has_overrides, axis=0)
     differs = _has_several_values(settings.where(is_from_file), groups)
     differs[[key for key in settings if _is_of_attention(key)]] = False
     return differs

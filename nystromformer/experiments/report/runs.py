@@ -28,8 +28,8 @@ Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at a
 
 # Metrics that are shares of test examples, so that chance is binomial.
 SHARES_OF_EXAMPLES = ("accuracy", "sop_accuracy")
-# What a run without result.json has instead.
-UNFINISHED = {
+# What a run has whose result.json is not there, or is older than these keys.
+UNKNOWN = {
     "command": "",
     "device": None,
     "commit": None,
@@ -37,6 +37,10 @@ UNFINISHED = {
     "floors": {},
     "score": math.nan,
     "test_examples": math.nan,
+    "num_params": math.nan,
+    "examples_per_second": math.nan,
+    "compiled_bytes": math.nan,
+    "fraction_exact": math.nan,
 }
 
 
@@ -123,7 +127,7 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         run: the path of the workdir.
         task, objective, attention, seed: a set of GLUE counts as a task.
         settings: the config, flat, as in "train.seed"; of `source_dir` the last part.
-        presets: the words of the config, as in "quick,mrpc".
+        presets: the words of the config, as in "quick,mrpc"; None if unknown.
         overrides: the values that the command line set, by flat keys.
         has_overrides: whether config.json records this.
         num_steps: how long it trains; 0 of a planned run that counts epochs.
@@ -134,24 +138,27 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
         device, commit: if the run was resumed elsewhere all of them, as "A, then B".
 
     Raises:
-      ConfigError: if the config was not written by scripts/train.py.
+      ConfigError: if the config is not that of a run.
     """
-    if "preset" not in config or "objective" not in config:
-        raise ConfigError(f"{workdir}/config.json was not written by scripts/train.py")
+    if "objective" not in config:
+        raise ConfigError(
+            f"{workdir}/config.json is not the config of a run: it has no objective; "
+            "name folders of runs of scripts/train.py"
+        )
     result = _read_result(workdir)
     curves = _read_curves(workdir)
     subset = config["task"].get("subset")  # a set of GLUE
     test_hashes = result.get("data_sha256") or {}
     run = {
         "run": str(workdir),
-        **UNFINISHED,
+        **UNKNOWN,
         **result,
         "task": subset or config["task"]["name"],
         "objective": config["objective"]["name"],
         "attention": config["attention"]["name"],
         "seed": config["train"]["seed"],
         "settings": _flatten_settings(config),
-        "presets": config["preset"],
+        "presets": config.get("preset"),
         "overrides": config.get("overrides", {}),
         "has_overrides": "overrides" in config,  # Older runs do not record them.
         "num_steps": config["train"]["num_steps"],
@@ -191,11 +198,15 @@ def _of_all_sessions(result: Mapping[str, Any], key: str) -> Any:
 
 
 def _read_curves(workdir: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; none while there is no such file."""
+    """The whole lines of metrics.jsonl; none while there is no such file.
+
+    A run that trains may be about to write the last one.
+    """
     file = workdir / METRICS_FILE
     if not file.exists():
         return []
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    *lines, _ = file.read_text().split("\n")
+    return [json.loads(line) for line in lines]
 
 
 def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,7 +219,7 @@ def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     planned does not.
     """
     groups = {key: value for key, value in config.items() if key != "overrides"}
-    presets = config["preset"]
+    presets = config.get("preset")
     subset = config["task"].get("subset")
     if presets:
         words = [word for word in presets.split(",") if word != subset]
@@ -280,8 +291,9 @@ def _check_no_duplicates(frame: Frame) -> None:
     if is_equal.any():
         workdirs = ", ".join(frame["run"][is_equal])
         raise ConfigError(
-            "these runs have equal settings and seed; keep one, and delete the folders "
-            f"of the others and their entries in sweep.json: {workdirs}"
+            "these runs have equal settings and seed; report on them apart, or keep "
+            "one, and delete the folders of the others and their entries in "
+            f"sweep.json: {workdirs}"
         )
 
 

@@ -25,11 +25,12 @@ class Cost(NamedTuple):
     format: str
 
 
+EXACT_BY_LENGTH = "exact by length, %"
 COSTS = {
     "parameters": Cost("num_params", 1, ",.0f"),
     "training, examples/s": Cost("examples_per_second", 1, ",.1f"),
     "compiled, MiB": Cost("compiled_bytes", 2**20, ",.1f"),
-    "exact by length, %": Cost("fraction_exact", 0.01, ".1f"),
+    EXACT_BY_LENGTH: Cost("fraction_exact", 0.01, ".1f"),
 }
 
 
@@ -141,12 +142,17 @@ def cost_table(runs: Frame) -> Frame:
 def format_difference(runs: Frame, reference: Frame) -> str:
     """Writes the mean difference over common seeds, and whether it exceeds chance.
 
-    The bound is half the paired t interval of 95 % over the seeds. Of one seed it is
-    two standard deviations of the difference of two rates, each over the test examples:
-    what is beyond "test noise" may still be a matter of the seed.
+    The bound is √(s² + e²). s is half the paired t interval of 95 % over the seeds. e
+    is two standard deviations of the difference of two accuracies, each over the test
+    examples. All seeds answer the same examples: an attention that these happen to suit
+    is ahead with every seed, so that more seeds make s smaller and not e. Answers that
+    agree from row to row make the true e smaller; it is a bound.
+
+    Of one seed the bound is e: what is beyond this "test noise" may still be a matter
+    of the seed. Where e is not known, as for losses and F1, nothing is judged.
 
     Returns:
-      As in "+3.00 ± 4.30 (3), within chance"; nothing if there is no common seed.
+      As in "+3.00 ± 5.33 (3), within chance"; nothing if there is no common seed.
     """
     pairs: Any = runs.merge(reference, on="seed", suffixes=("", "_reference"))
     count = len(pairs)
@@ -155,17 +161,20 @@ def format_difference(runs: Frame, reference: Frame) -> str:
 
     differences = pairs["score"] - pairs["score_reference"]
     mean = differences.mean()
+    seed_error = 0.0
     if count > 1:
-        bound = stdtrit(count - 1, 0.975) * differences.sem()
-        noise = "chance"
-    else:
-        deviation = pairs["score_sd"].item()
-        reference_deviation = pairs["score_sd_reference"].item()
-        bound = 2 * math.hypot(deviation, reference_deviation)
-        noise = "test noise"
-    if pd.isna(bound):  # one seed, of a metric whose noise is not known
-        return f"{mean:+.2f} (1)"
+        seed_error = stdtrit(count - 1, 0.975) * differences.sem()
+    deviation = pairs["score_sd"].mean()
+    reference_deviation = pairs["score_sd_reference"].mean()
+    test_error = 2 * math.hypot(deviation, reference_deviation)
+    if math.isnan(test_error):
+        if count == 1:
+            return f"{mean:+.2f} (1)"
+        return f"{mean:+.2f} ± {seed_error:.2f} ({count}), of the seeds alone"
+
+    bound = math.hypot(seed_error, test_error)
     comparison = "exceeds" if abs(mean) > bound else "within"
+    noise = "chance" if count > 1 else "test noise"
     return f"{mean:+.2f} ± {bound:.2f} ({count}), {comparison} {noise}"
 
 

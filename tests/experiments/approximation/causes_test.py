@@ -15,7 +15,7 @@ from tests import paper
 L = 13
 N = 2
 H = 5
-LENGTHS = (13, 9, 4)
+LENGTHS = (13, 10, 4)
 
 
 def make_layer(seed):

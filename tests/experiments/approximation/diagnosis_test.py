@@ -1,5 +1,8 @@
 """A diagnosis of heads whose limits are known."""
 
+import signal
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +11,8 @@ import nystromformer
 
 L = 48
 H = 8
+# All tests with these settings share one program.
+SETTINGS: dict[str, Any] = {"num_landmarks": (4,), "num_pinv_iters": 30}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +39,7 @@ def layers():
 
 @pytest.fixture(scope="module")
 def diagnosis(layers):
-    return nystromformer.diagnose(*layers, num_landmarks=(4,), num_pinv_iters=30)
+    return nystromformer.diagnose(*layers, **SETTINGS)
 
 
 def test_diagnose_says_what_limits_a_head(diagnosis):
@@ -63,6 +68,35 @@ def test_diagnose_blames_the_inverse_where_more_iterations_would_do(layers):
     assert table.at[(1, 0, 4), "inverse_residual"] > 0.1
 
 
+def test_diagnose_blames_a_head_by_the_tolerance(layers, diagnosis):
+    error = diagnosis.table.at[(0, 1, 4), "best rank"]
+    assert 0 < error < 0.1 < diagnosis.table["nystrom"].max() < 2
+    table = nystromformer.diagnose(*layers, **SETTINGS, tolerance=2.0).table
+    assert set(table["limited_by"]) == {""}
+    table = nystromformer.diagnose(*layers, **SETTINGS, tolerance=error / 2).table
+    assert table.at[(0, 1, 4), "limited_by"] == "rank"
+
+
+def test_diagnose_says_where_no_error_is_defined(layers):
+    queries, keys, values = layers
+    value = values[0].copy()
+    value[:, 1] = 0
+    found = nystromformer.diagnose(queries[0], keys[0], value, **SETTINGS)
+    limits = {(0, 0, 4): "rank", (0, 1, 4): "undefined"}
+    assert found.table["limited_by"].to_dict() == limits
+    assert found.figure.axes[0].texts[1].get_text() == "nan\n?"
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_diagnose_names_the_input_that_is_not_finite(layers, name):
+    arrays = dict(zip(("query", "key", "value"), layers, strict=True))
+    second = arrays[name][1].copy()
+    second[3, 1] = np.inf
+    arrays[name] = [arrays[name][0], second]
+    with pytest.raises(ValueError, match=f"^{name} must be finite, .* in layer 1: "):
+        nystromformer.diagnose(**arrays, num_landmarks=4)
+
+
 def test_diagnose_draws_each_head_with_its_error(diagnosis):
     panel = diagnosis.figure.axes[0]
     errors = diagnosis.table["nystrom"].to_numpy()
@@ -86,9 +120,8 @@ def test_diagnose_leaves_padding_out(layers):
     shorter_layers = jax.tree.map(lambda array: array[:40], layers)
     mask = np.arange(L) < 40
     # The program of the padded layers is compiled already: it is that of `diagnosis`.
-    settings = {"num_landmarks": (4,), "num_pinv_iters": 30}
-    table = nystromformer.diagnose(*padded_layers, mask, **settings).table
-    expected = nystromformer.diagnose(*shorter_layers, **settings).table
+    table = nystromformer.diagnose(*padded_layers, mask, **SETTINGS).table
+    expected = nystromformer.diagnose(*shorter_layers, **SETTINGS).table
     for method in ("best middle matrix", "nystrom", "standard Nyström"):
         assert table[method].tolist() == pytest.approx(expected[method].tolist())
 
@@ -124,3 +157,25 @@ def test_diagnose_refuses_other_numbers_of_layers(layers):
     for arrays in ((queries[0], keys, values), (queries, keys[0], values)):
         with pytest.raises(ValueError, match="three arrays or three lists of arrays"):
             nystromformer.diagnose(*arrays)
+
+
+DIAGNOSE_AGAIN = """
+import numpy as np
+import nystromformer
+
+query, key, value = np.random.default_rng(0).normal(size=(3, 128, 2, 16))
+for _ in range(4):
+    nystromformer.diagnose(query, key, value, num_landmarks=(32, 64), num_draws=1)
+"""
+
+
+def test_diagnose_returns(commands, tmp_path):
+    """In a process of its own: threads of XLA that wait for ever cannot be stopped."""
+    script = tmp_path / "diagnose_again.py"
+    script.write_text(DIAGNOSE_AGAIN)
+    process = commands.start(str(script))
+    try:
+        _, err = process.communicate(timeout=120)
+    finally:
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == 0, err

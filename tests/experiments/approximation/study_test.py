@@ -1,14 +1,20 @@
-"""The numbers of landmarks that a study measures."""
+"""What a study measures: sequences, numbers of landmarks, settings and draws."""
 
+import jax
+import numpy as np
 import pytest
 
+from lra_tasks.split import Split
 from nystromformer.errors import ConfigError
+from nystromformer.experiments.approximation import study
 from nystromformer.experiments.approximation.study import (
     choose_landmarks,
     default_landmarks,
+    measure_all,
     own_landmarks,
     write_study,
 )
+from nystromformer.experiments.recorded_layers import AttentionInputs
 from tests.small import make_config, untrained
 
 
@@ -48,3 +54,68 @@ def test_write_study_refuses_a_folder_before_the_data_are_loaded(tmp_path, monke
     monkeypatch.setattr(run, "task", None)
     with pytest.raises(ConfigError, match="contains files of something else"):
         write_study(run, tmp_path, examples=1)
+
+
+LENGTHS = np.array([9, 3, 6, 5, 8, 7])
+PAIRS = np.array([[0, 1], [2, 3], [4, 5]])
+
+
+@pytest.mark.parametrize(("pairs", "lengths"), [(None, [9, 8]), (PAIRS, [8, 7, 6, 5])])
+def test_write_study_measures_the_longest_examples(
+    tmp_path, monkeypatch, pairs, lengths
+):
+    """Two of them; of a pair both sequences, and the shorter one is its length."""
+    inputs = np.arange(9) < LENGTHS[:, None]
+    num_examples = len(LENGTHS) if pairs is None else len(pairs)
+    splits = {
+        ("validation", "moved"): Split(inputs, LENGTHS, np.zeros(num_examples), pairs)
+    }
+    run = untrained("softmax,quick", model__num_layers=1)
+    monkeypatch.setattr(type(run.task), "load", lambda self, *place: splits[place])
+
+    class MeasuredError(Exception):
+        """The study has come to its measurements."""
+
+    def check_and_stop(layers, counts):
+        [inputs] = layers
+        assert inputs.mask.sum(1).tolist() == lengths
+        assert counts == [2, 4]
+        raise MeasuredError
+
+    monkeypatch.setattr(study, "measure_all", check_and_stop)
+    with pytest.raises(MeasuredError):
+        write_study(run, tmp_path, examples=2, landmarks=[4, 2], data_dir="moved")
+
+
+def test_measure_all_takes_every_setting_and_as_many_draws_as_the_page_says(
+    monkeypatch,
+):
+    monkeypatch.setattr(study, "ITERATIONS", (1, 6))
+    query, key, value = np.random.default_rng(0).normal(size=(3, 1, 7, 1, 3))
+    layer = AttentionInputs(query, key, value, mask=np.ones((1, 7), bool))
+    with jax.enable_x64(True):
+        tables = measure_all([layer], [2])
+
+    num_draws = 8
+    assert tables["landmarks"].groupby("method").size().to_dict() == {
+        "segment means": 1,
+        "random": num_draws,
+        "k-means": 1,
+        "double softmax": 1,
+        "linformer": num_draws,
+        "performer": num_draws,
+    }
+    assert tables["causes"].groupby("method").size().to_dict() == {
+        "best rank": 1,
+        "best middle matrix": 1,
+        "nystrom": 1,
+        "exact inverse": 1,
+        "no inverse": 1,
+        "random landmarks": num_draws,
+        "standard Nyström": num_draws,
+        "standard Nyström, iterated": num_draws,
+        "performer": num_draws,
+    }
+    settings = tables["iterations"][["num_pinv_iters", "pinv"]]
+    assert settings.to_csv(index=False) == "num_pinv_iters,pinv\n1.0,\n6.0,\n,exact\n"
+    assert len(tables["spectrum"]) == 7

@@ -9,6 +9,7 @@ import pytest
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.build import build
 from tests.commands import refused
+from tests.experiments.report.conftest import SOFTMAX
 
 NASTY = """<script>alert("x")</script> & 'y'"""
 
@@ -27,6 +28,8 @@ def test_build_writes_pages_tables_and_figures(three, tmp_path):
 
     page = (out / "report.html").read_text()
     assert page.count(">81942<") == 3
+    assert page.count(">majority class 0.12, root operator 0.25<") == 3
+    assert "Exact by length" not in page  # No attention here counts such examples.
     assert "nan<" not in page
 
     text = (out / "report.md").read_text()
@@ -41,11 +44,13 @@ def test_build_writes_pages_tables_and_figures(three, tmp_path):
 
     latex = (out / "table.tex").read_text()
     assert r"nystrom & 51.50 ± 2.12 (2) \\" in latex
-    assert r"softmax & 47.00 (1 of 2; 100 of 12,000 steps) \\" in latex
+    assert rf"{SOFTMAX} & 47.00 (1 of 2; 100 of 12,000 steps) \\" in latex
 
 
 def test_build_makes_a_page_that_is_escaped_and_self_contained(runs, tmp_path):
-    result = {"device": NASTY}
+    # A finished run has two metrics, and counts once.
+    other_metric = {"test_f1": 0.25, "other_floors": {"f1": {"majority class": 0.0}}}
+    result = {"device": NASTY, **other_metric}
     runs.add(
         "nystrom,quick",
         0.5,
@@ -60,7 +65,7 @@ def test_build_makes_a_page_that_is_escaped_and_self_contained(runs, tmp_path):
     common = f"preset=quick, train.eval_every=25, device={markupsafe.escape(NASTY)}"
     assert f"2 of 3 runs finished. All of them: {common}, commit=c0ffee." in text
     assert "<script" not in text
-    assert re.findall(r'(?:src|href|srcset)="(.{12})', text) == 4 * ["data:image/s"]
+    assert re.findall(r'(?:src|href|srcset)="(.{12})', text) == 6 * ["data:image/s"]
     assert not re.search(r"https?:|url\(|@import", text)
 
 
@@ -90,6 +95,9 @@ def test_report_command_writes_to_out_or_says_why_not(commands, three, tmp_path)
     done = commands.run("report.py", str(tmp_path / "none"), f"--out={tmp_path}/new")
     assert f"no runs in {tmp_path}/none: " in refused(done)
     assert not (tmp_path / "new").exists()
+    for args in (["gs://b", "--out=o"], [f"{tmp_path}/runs", "--out=gs://b"]):
+        done = commands.run("report.py", *args)
+        assert "gs://b is not a local or mounted folder" in refused(done)
     by_unknown = "--by=landmarks"
     done = commands.run(
         "report.py", f"{tmp_path}/runs", f"--out={tmp_path}/new", by_unknown

@@ -4,7 +4,12 @@ import pytest
 
 from nystromformer.experiments.report.published import cite
 from nystromformer.experiments.report.tables import DASH
-from tests.experiments.report.conftest import delete_settings, scores, set_settings
+from tests.experiments.report.conftest import (
+    SOFTMAX,
+    delete_settings,
+    scores,
+    set_settings,
+)
 from tests.experiments.report.published_test import GLUE, lines_of
 
 
@@ -73,7 +78,7 @@ def test_score_table_cites_no_score_beside_an_older_run_of_another_setting(runs)
 def test_score_table_cites_beside_an_older_run_of_the_same_settings(runs):
     workdir = runs.add("softmax", 0.5)
     delete_settings(workdir, "attention.fused", "model.short_conv")
-    assert "37.10 [1]" in scores(runs)["softmax"]["listops published, %"]
+    assert "37.10 [1]" in scores(runs)[SOFTMAX]["listops published, %"]
 
 
 # Table 2 of the paper and of its supplement: SST-2, MRPC, QNLI, QQP, MNLI, IMDb.

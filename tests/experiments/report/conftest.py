@@ -12,6 +12,8 @@ from nystromformer.experiments.report.runs import read_runs
 from nystromformer.experiments.report.tables import score_table
 from tests.small import make_config
 
+# The row of softmax with the paper's options.
+SOFTMAX = "softmax, dropout 0.1 on its weights"
 RESULT = {
     "command": "python scripts/train.py --config=configs/listops.py --workdir=runs/a",
     "metric": "accuracy",

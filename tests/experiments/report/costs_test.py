@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from nystromformer.errors import ConfigError
+from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.report.costs import (
     COST_AXES,
     _find_frontier,
@@ -34,7 +35,7 @@ def test_draw_by_cost_draws_the_best_score_at_each_cost(runs):
     # At 150 examples a second, only what is faster can be had.
     assert frontier.get_drawstyle() == "steps-pre"
     names = [text.get_text() for text in speed.texts]
-    assert sorted(names) == ["", "", "16", "64"]
+    assert sorted(names) == ["", "16", "64", "dropout 0.1 on its weights"]
     [legend] = speed.figure.legends
     lines = [text.get_text() for text in legend.get_texts()]
     assert sorted(lines) == ["linear", "nystrom, by landmarks", "softmax"]
@@ -54,6 +55,21 @@ def test_find_frontier_of_a_loss_is_the_smallest_at_each_cost():
     assert frontier["cost"].tolist() == [100, 200]
 
 
+def test_find_frontier_leaves_out_a_point_that_is_no_better_than_a_cheaper_one():
+    points = pd.DataFrame({"cost": [100, 200, 400], "score": [5.0, 5.0, 4.0]})
+    frontier = _find_frontier(points, COST_AXES["speed"], "accuracy")
+    assert frontier["cost"].tolist() == [200, 400]
+    frontier = _find_frontier(points, COST_AXES["memory"], "accuracy")
+    assert frontier["cost"].tolist() == [100]
+
+
+def test_draw_by_cost_draws_the_mean_cost_of_seeds(runs):
+    add_costs(runs, "softmax,quick", 0.5, 100.0, 1)
+    add_costs(runs, "softmax,quick", 0.5, 300.0, 1, seed=1)
+    add_costs(runs, "nystrom,quick", 0.5, 500.0, 1)
+    assert speeds(read_groups(runs)) == [[500], [200]]
+
+
 def speeds(frame):
     """The examples a second of the points of each line."""
     axes = draw_by_cost(frame, COST_AXES["speed"]).axes[0]
@@ -67,6 +83,19 @@ def test_draw_by_cost_names_points_whole_that_share_no_setting(runs):
     names = [text.get_text() for text in axes.texts]
     assert all(" " in name for name in names), names
     assert len(set(names)) == 2
+
+
+def test_draw_by_cost_leaves_room_for_panels_beside_long_names(runs, tmp_path):
+    """matplotlib warns, and tests fail, where there is none."""
+    changes = {"train__batch_size": 16, "optimizer__learning_rate": 0.002}
+    changes |= {"model__num_layers": 1, "model__mlp_dim": 64, "train__num_steps": 700}
+    changes |= {"model__dropout_rate": 0.1, "optimizer__warmup_steps": 30}
+    changes |= {"train__grad_accum_steps": 2, "train__length_buckets": 2}
+    changes |= {"train__eval_every": 70, "model__embedding_norm": True}
+    add_costs(runs, "nystrom,quick", 0.6, 400.0, 1, **changes)
+    add_costs(runs, "nystrom,quick", 0.7, 200.0, 1)
+    figure = draw_by_cost(read_groups(runs), COST_AXES["speed"])
+    save_figure(figure, tmp_path / "figure")
 
 
 def test_draw_by_cost_names_a_group_alike_in_all_panels(runs):
@@ -85,7 +114,8 @@ def test_draw_by_cost_names_a_group_alike_in_all_panels(runs):
         add_costs(runs, "softmax,quick", 0.6, 50.0, 1, task__max_length=length)
     figure = draw_by_cost(read_groups(runs), COST_AXES["speed"])
     names = [sorted(text.get_text() for text in axes.texts) for axes in figure.axes]
-    assert names == [["", "16", "64"], ["", "16"]]
+    dropout = "dropout 0.1 on its weights"
+    assert names == [["16", "64", dropout], ["16", dropout]]
     lines = [text.get_text() for text in figure.legends[0].get_texts()]
     assert lines == ["nystrom, by landmarks", "softmax"]
 

@@ -8,10 +8,11 @@ import pytest
 from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.report import names
-from nystromformer.experiments.report.build import shared_facts
+from nystromformer.experiments.report.build import build, shared_facts
+from nystromformer.experiments.report.published import cite
 from nystromformer.experiments.report.runs import read_runs
 from nystromformer.experiments.workdir import write_json
-from tests.experiments.report.conftest import delete_settings, set_settings
+from tests.experiments.report.conftest import SOFTMAX, delete_settings, set_settings
 from tests.small import BUILT_IN_ATTENTIONS, make_config
 
 
@@ -30,8 +31,31 @@ def test_read_runs_names_by_the_settings_that_differ_and_orders_by_size(runs):
     for landmarks in (64, 128, 8):
         runs.add("nystrom,quick", attention__num_landmarks=landmarks)
     runs.add("softmax,quick", train__num_steps=700)
-    sizes = [f"nystrom, {landmarks} landmarks" for landmarks in (8, 64, 128)]
-    assert labels(runs) == [*sizes, "softmax, 700 steps"]
+    assert labels(runs) == [
+        "nystrom, 8 landmarks",
+        "nystrom, 64 landmarks (exact)",  # there are 48 tokens at most
+        "nystrom, 128 landmarks (exact)",
+        "softmax, 700 steps, dropout 0.1 on its weights",
+    ]
+
+
+def test_read_runs_says_in_words_what_a_row_has_not(runs):
+    """Exact attention drops some of its weights unless it is told not to."""
+    runs.add("softmax,quick")
+    assert labels(runs) == [SOFTMAX]
+    runs.add("softmax,quick", attention__dropout_rate=0.0)
+    runs.add("identity,quick")
+    runs.add("identity,quick", model__short_conv=35)
+    runs.add("nystrom,quick")
+    runs.add("nystrom,quick", attention__conv_kernel_size=0)
+    assert labels(runs) == [
+        "nystrom, convolution of 35",
+        "nystrom, no convolution",
+        SOFTMAX,
+        "softmax, no dropout on its weights",
+        "identity, no short convolution",
+        "identity, short convolution of 35",
+    ]
 
 
 def test_sort_key_orders_numbers_with_points_by_their_values():
@@ -52,7 +76,8 @@ def test_read_runs_names_what_one_attentions_commands_change(runs):
     runs.add("softmax,quick", 0.4, **changes)
     runs.add("softmax,quick", seed=1, **changes)  # unfinished
     runs.add("nystrom,quick", 0.5, task="image", **changes)
-    assert labels(runs) == ["nystrom", "softmax, 700 steps"]
+    softmax = "softmax, 700 steps, dropout 0.1 on its weights"
+    assert labels(runs) == ["nystrom", softmax]
     assert labels(runs, "image") == ["nystrom"]
 
 
@@ -62,7 +87,8 @@ def test_read_runs_names_what_a_config_file_changed_between_two_attentions(runs)
     edited = runs.add("softmax,quick", 0.6)
     set_settings(edited, {"train.num_steps": 700, "task.max_length": 40})
     frame = runs.read()
-    assert list(frame["row"]) == ["nystrom, 12000 steps", "softmax, 700 steps"]
+    softmax = "softmax, 700 steps, dropout 0.1 on its weights"
+    assert list(frame["row"]) == ["nystrom, 12000 steps", softmax]
     assert list(frame["data"]) == ["max_length 48", "max_length 40"]
 
 
@@ -70,7 +96,7 @@ def test_read_runs_names_no_option_that_is_newer_than_a_run(runs):
     old = runs.add("nystrom,quick", 0.5)
     runs.add("softmax,quick", 0.6)
     delete_settings(old, "task.seed")
-    assert labels(runs) == ["nystrom", "softmax"]
+    assert labels(runs) == ["nystrom", SOFTMAX]
 
 
 def test_read_runs_names_no_change_by_a_command_that_is_not_recorded(runs):
@@ -80,7 +106,7 @@ def test_read_runs_names_no_change_by_a_command_that_is_not_recorded(runs):
         config = json.loads((workdir / "config.json").read_text())
         del config["overrides"]
         write_json(workdir / "config.json", config)
-    assert labels(runs) == ["nystrom", "softmax"]
+    assert labels(runs) == ["nystrom", SOFTMAX]
 
 
 def test_read_runs_names_a_row_alike_before_and_after_its_runs_end(runs):
@@ -131,7 +157,10 @@ def test_read_runs_takes_a_setting_that_a_run_lacks_for_its_default(runs):
     assert labels(runs) == ["nystrom"]
 
     runs.add("nystrom,quick", 0.5, seed=2, model__short_conv=3)
-    assert labels(runs) == ["nystrom, short_conv 0", "nystrom, short_conv 3"]
+    assert labels(runs) == [
+        "nystrom, no short convolution",
+        "nystrom, short convolution of 3",
+    ]
 
 
 def test_read_runs_takes_an_attentions_option_that_a_run_lacks_for_its_default(runs):
@@ -139,10 +168,10 @@ def test_read_runs_takes_an_attentions_option_that_a_run_lacks_for_its_default(r
     runs.add("softmax,quick", 0.5, seed=1)
     runs.add("nystrom,quick", 0.5)
     delete_settings(old, "attention.fused", "attention.by_layer")
-    assert labels(runs) == ["nystrom", "softmax"]
+    assert labels(runs) == ["nystrom", SOFTMAX]
 
     runs.add("softmax,quick", 0.5, seed=2, attention__fused=False)
-    assert labels(runs)[1:] == ["softmax, fused False", "softmax, fused True"]
+    assert labels(runs)[1:] == [f"{SOFTMAX}, fused {x}" for x in (False, True)]
 
 
 def test_read_runs_gives_no_attention_the_options_of_another(runs):
@@ -171,7 +200,7 @@ def test_read_runs_names_an_attentions_options_in_all_tasks_if_in_one(runs):
     for rate in (1e-4, 3e-4):
         changes = {"attention__num_landmarks": 64, "optimizer__learning_rate": rate}
         runs.add("nystrom,quick", task="image", **changes)
-    assert labels(runs) == ["nystrom, 16 landmarks", "nystrom, 64 landmarks"]
+    assert labels(runs) == ["nystrom, 16 landmarks", "nystrom, 64 landmarks (exact)"]
     rates = [f"nystrom, 64 landmarks, learning_rate {x}" for x in ("0.0001", "0.0003")]
     assert labels(runs, "image") == rates
 
@@ -182,14 +211,45 @@ def test_read_runs_names_presets_where_there_are_several(runs):
     assert labels(runs) == ["nystrom, paper preset", "nystrom, quick preset"]
 
 
+def test_read_runs_takes_runs_that_are_older_than_what_is_recorded(runs):
+    """They are scored and told apart, and stand beside no published number."""
+    for arg, test, length in (("nystrom", 0.5, 2000), ("softmax", 0.4, 2048)):
+        workdir = runs.add(arg, test, task__max_length=length)
+        config = json.loads((workdir / "config.json").read_text())
+        for key in ("preset", "overrides", "load"):
+            del config[key]
+        write_json(workdir / "config.json", config)
+        result = json.loads((workdir / "result.json").read_text())
+        for key in ("command", "fraction_exact"):
+            del result[key]
+        result["data_sha256"] = {"test": f"of {length}"}
+        write_json(workdir / "result.json", result)
+    build([runs.folder], runs.folder.parent / "out")
+    runs.add("linear", 0.3, result={"data_sha256": {"test": "of 2000"}})
+    frame = runs.read()
+    assert list(frame["label"]) == [
+        "nystrom, max_length 2000",
+        "softmax, max_length 2048",
+        "linear, paper preset",
+    ]
+    assert list(frame["score"]) == [50, 40, 30]
+    assert [cite(run, "listops") for _, run in frame.iterrows()] == ["", "", ""]
+
+
 def test_read_runs_takes_sources_of_ones_own_seed_for_one(runs):
-    for seed in (1, 2):
+    for seed in (1, 10):
         runs.add("nystrom,quick", seed=seed, train__init_from=f"/x/pretrain-seed{seed}")
-    runs.add("nystrom,quick")
+    runs.add("nystrom,quick", seed=2)
     assert labels(runs) == ["nystrom", "nystrom, from /x/pretrain-seed*"]
-    for seed in (1, 2):
+    assert list(runs.read()["seed"]) == [2, 1, 10]
+    for seed in (1, 10):
         runs.add("softmax,quick", seed=seed, train__init_from="/x/pretrain-seed1")
-    assert labels(runs)[2:] == ["softmax, from /x/pretrain-seed1"]
+    # The name of a source may only begin with the seed of the run.
+    runs.add("linear,quick", seed=1, train__init_from="/x/pretrain-seed10")
+    assert labels(runs)[2:] == [
+        "softmax, from /x/pretrain-seed1, dropout 0.1 on its weights",
+        "linear, from /x/pretrain-seed10",
+    ]
 
 
 def test_read_runs_gives_an_older_run_the_defaults_of_its_task(runs):
@@ -204,8 +264,10 @@ def test_read_runs_names_folders_of_other_texts(runs):
         changes = {"task__source_dir": folder, "task__labels": ("no", "yes")}
         seed = int(folder == "/there/spam")
         runs.add("softmax", task="labelled_texts", seed=seed, **changes)
-    expected_labels = ["softmax, source_dir reviews", "softmax, source_dir spam"]
-    assert labels(runs, "labelled_texts") == expected_labels
+    dropout = "dropout 0.1 on its weights"
+    assert labels(runs, "labelled_texts") == [
+        f"softmax, source_dir {name}, {dropout}" for name in ("reviews", "spam")
+    ]
 
 
 def test_read_runs_has_the_devices_and_commits_of_all_sessions(runs):
@@ -240,5 +302,5 @@ def test_read_runs_refuses_folders_without_runs(tmp_path):
     with pytest.raises(ConfigError, match=f"no runs in {tmp_path}: "):
         read_runs([tmp_path])
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ConfigError, match=r"config\.json was not written by"):
+    with pytest.raises(ConfigError, match=r"config\.json is not the config of a"):
         read_runs([tmp_path])

@@ -1,5 +1,7 @@
 """The numbers of the tables, computed by hand."""
 
+import pytest
+
 from lra_tasks import LRA
 from nystromformer.experiments.report.tables import (
     DASH,
@@ -7,7 +9,7 @@ from nystromformer.experiments.report.tables import (
     format_difference,
     paired_table,
 )
-from tests.experiments.report.conftest import scores
+from tests.experiments.report.conftest import SOFTMAX, scores
 
 COLUMN = "listops accuracy, %"
 
@@ -17,7 +19,7 @@ def test_score_table_has_means_deviations_seeds_and_floors(three):
     three.add("softmax,quick", 0.12, task="image")
     rows = scores(three)
     assert rows["nystrom"] == {COLUMN: "53.00 ± 3.00 (3)", "image accuracy, %": DASH}
-    assert rows["softmax"]["image accuracy, %"] == "12.00 (1)"
+    assert rows[SOFTMAX]["image accuracy, %"] == "12.00 (1)"
     assert rows["floor: root operator"][COLUMN] == "25.00"
     assert list(rows)[:2] == ["floor: majority class", "floor: root operator"]
 
@@ -29,7 +31,7 @@ def test_score_table_says_how_far_unfinished_runs_are(runs):
     runs.add("softmax,quick", steps=(700,), train__num_steps=5000)
     rows = scores(runs)
     assert rows["nystrom"][COLUMN] == "50.00 (1 of 3; 500, 0 of 5,000 steps)"
-    assert rows["softmax"][COLUMN] == "— (0 of 1; 700 of 5,000 steps)"
+    assert rows[SOFTMAX][COLUMN] == "— (0 of 1; 700 of 5,000 steps)"
     assert rows["floor: root operator"][COLUMN] == "25.00"
 
 
@@ -66,7 +68,7 @@ def test_score_table_has_a_column_for_each_option_of_the_task(runs):
     assert scores(runs) == {
         "floor: rule": {short: "30.00", long: "40.00"},
         "nystrom": {short: "40.00 (1)", long: "50.00 (1)"},
-        "softmax": {short: DASH, long: "80.00 (1)"},
+        SOFTMAX: {short: DASH, long: "80.00 (1)"},
     }
 
 
@@ -91,6 +93,8 @@ def test_score_table_averages_rows_that_have_all_tasks(runs):
     for arg in ("nystrom", "bigbird,quick"):
         for index, task in enumerate(LRA):
             runs.add(arg, 0.1 * (index + 2), task=task)
+    for task in LRA:
+        runs.add("reformer", None if task == LRA[0] else 0.5, task=task)
     runs.add("nystrom", 0.8, task=LRA[0], seed=1)
     runs.add("softmax", 0.9)
     rows = scores(runs)
@@ -101,9 +105,21 @@ def test_score_table_averages_rows_that_have_all_tasks(runs):
     bigbird = rows["bigbird, quick preset"]
     assert bigbird["average accuracy, %"] == "40.00"
     assert bigbird["average published, %"] == DASH
-    softmax = rows["softmax, paper preset"]
+    reformer = rows["reformer, paper preset"]
+    assert reformer["average accuracy, %"] == DASH  # It still trains on one task.
+    softmax = rows["softmax, paper preset, dropout 0.1 on its weights"]
     assert softmax["average accuracy, %"] == DASH
     assert softmax["average published, %"] == DASH
+
+
+def test_score_table_cites_no_average_beside_a_row_with_another_batch_size(runs):
+    for task in LRA:
+        changes = {"train__batch_size": 16} if task == LRA[0] else {}
+        runs.add("linformer", 0.4, task=task, **changes)
+    linformer = scores(runs)["linformer"]
+    assert linformer["average accuracy, %"] == "40.00"
+    assert linformer["image published, %"].startswith("37.84 [1]")
+    assert not {"listops published, %", "average published, %"} & linformer.keys()
 
 
 def test_paired_table_takes_runs_of_equal_test_data(runs):
@@ -140,10 +156,12 @@ def test_cost_table_has_no_share_of_exact_examples_without_landmarks(runs):
     assert list(shares) == ["25.0", DASH]
 
 
-def test_format_difference_has_the_paired_t_interval_of_common_seeds(runs):
+def test_format_difference_has_the_error_of_the_seeds_and_that_of_the_examples(runs):
     """The differences are 1, 4 and 4: their mean is 3, and their deviation √3.
 
-    Student's t of two degrees of freedom is 4.3027.
+    Student's t of two degrees of freedom is 4.3027, so that the seeds' part is 4.3027.
+    The deviations over 2,000 examples are on average 1.1121 and 1.1168, so that the
+    examples' part is 3.1522. The root of the sum of the squares is 5.3337.
     """
     for seed, test in enumerate((0.51, 0.54, 0.58)):
         runs.add("nystrom,quick", test, seed=seed)
@@ -154,12 +172,39 @@ def test_format_difference_has_the_paired_t_interval_of_common_seeds(runs):
     nystrom = frame[frame["attention"] == "nystrom"]
     softmax = frame[frame["attention"] == "softmax"]
     difference = format_difference(nystrom, softmax)
-    assert difference == "+3.00 ± 4.30 (3), within chance"
+    assert difference == "+3.00 ± 5.33 (3), within chance"
 
     # One seed has the binomial interval of 2,000 test examples, 200 √(variance / 2000).
     # The variance is 0.51 · 0.49 + 0.50 · 0.50.
     difference = format_difference(nystrom[:1], softmax)
     assert difference == "+1.00 ± 3.16 (1), within test noise"
+
+
+def test_format_difference_calls_no_small_one_a_difference_where_seeds_agree(runs):
+    for seed, tests in enumerate(((0.502, 0.3, 0.5), (0.522, 0.32, 0.52))):
+        for arg, test in zip(("nystrom", "linear", "softmax"), tests, strict=True):
+            runs.add(f"{arg},quick", test, seed=seed)
+    _, differences = paired_table(runs.read(), ["softmax"]).to_dict("list").values()
+    assert differences == [
+        "+0.20 ± 3.16 (2), within chance",
+        "-20.00 ± 3.04 (2), exceeds chance",
+    ]
+
+
+@pytest.mark.parametrize("metric", ["f1", "mlm_accuracy", "nll"])
+def test_format_difference_judges_nothing_without_the_error_of_the_examples(
+    runs, metric
+):
+    for seed, test in enumerate((0.51, 0.54, 0.58)):
+        for arg, gain in (("nystrom", test - 0.5), ("softmax", 0.0)):
+            result = {"metric": metric, f"test_{metric}": gain}
+            runs.add(f"{arg},quick", 0.0, seed=seed, result=result)
+    _, [difference] = paired_table(runs.read()).to_dict("list").values()
+    factor = 1 if metric == "nll" else 100
+    bound = 4.3027 * 0.0351188 / 3**0.5 * factor
+    assert (
+        difference == f"{0.13 / 3 * factor:+.2f} ± {bound:.2f} (3), of the seeds alone"
+    )
 
 
 def test_paired_table_judges_against_the_rows_of_most_seeds(runs):
@@ -171,8 +216,8 @@ def test_paired_table_judges_against_the_rows_of_most_seeds(runs):
     short = "nystrom, 1000 steps"
     long = "nystrom, 2000 steps"
     assert dict(table.itertuples(index=False, name=None)) == {
-        f"{short} − softmax": "-6.00 ± 3.15 (1), exceeds test noise",
-        f"{long} − softmax": "-4.00 ± 3.15 (1), exceeds test noise",
+        f"{short} − {SOFTMAX}": "-6.00 ± 3.15 (1), exceeds test noise",
+        f"{long} − {SOFTMAX}": "-4.00 ± 3.15 (1), exceeds test noise",
         f"{short} − {long}": "-2.00 ± 3.16 (1), within test noise",
     }
 
@@ -183,10 +228,10 @@ def test_paired_table_compares_with_the_attentions_that_are_named(runs):
     pairs = paired_table(runs.read(), ["identity", "linear"])["difference"]
     assert list(pairs) == [
         "nystrom − identity",
-        "softmax − identity",
+        f"{SOFTMAX} − identity",
         "linear − identity",
         "nystrom − linear",
-        "softmax − linear",
+        f"{SOFTMAX} − linear",
     ]
 
 
@@ -196,8 +241,9 @@ def test_paired_table_compares_attentions_of_one_preset(runs):
         runs.add(arg, 0.5)
         runs.add(f"{arg},quick", 0.4)
         runs.add(f"{arg},quick", 0.4, seed=1)
-    quick = ("nystrom, quick preset", "softmax, quick preset")
-    paper = ("nystrom, paper preset", "softmax, paper preset")
+    dropout = "dropout 0.1 on its weights"
+    quick = ("nystrom, quick preset", f"softmax, quick preset, {dropout}")
+    paper = ("nystrom, paper preset", f"softmax, paper preset, {dropout}")
     assert set(paired_table(runs.read())["difference"]) == {
         " − ".join(quick),
         " − ".join(paper),
@@ -212,7 +258,7 @@ def test_paired_table_has_a_column_for_each_task(three):
         three.add(arg, test, task="text", result={"metric": "nll", "test_nll": nll})
         three.add(arg, test, task="glue", result={"metric": "f1", "test_f1": test})
     (row,) = paired_table(three.read()).to_dict("records")
-    assert row["difference"] == "nystrom − softmax"
+    assert row["difference"] == f"nystrom − {SOFTMAX}"
     assert row["listops accuracy, points"] == "+6.00 ± 3.16 (1), exceeds test noise"
     assert row["image accuracy, points"] == "-10.00 ± 3.00 (1), exceeds test noise"
     # These two are no means over examples.

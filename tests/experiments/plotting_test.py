@@ -1,0 +1,85 @@
+"""The common style of figures: lines told apart, legends that fit, equal bytes."""
+
+import pytest
+
+from nystromformer.experiments.plotting import (
+    HEIGHT,
+    add_legend,
+    line_style,
+    new_figure,
+    save_figure,
+    set_value_ticks,
+)
+
+
+def figure_of(*labels, columns=1):
+    """A figure whose panels have a line for each label."""
+    figure = new_figure(columns=columns)
+    for axes in figure.axes:
+        for index, label in enumerate(labels):
+            axes.plot([1, 2], [1, 1 + index], label=label, **line_style(index))
+    return figure
+
+
+def test_line_style_tells_forty_lines_apart():
+    styles = {tuple(line_style(index).values()) for index in range(40)}
+    assert len(styles) == 40
+
+
+def test_add_legend_names_each_line_once_and_adds_its_own_height():
+    figure = figure_of("a", "b", "c", columns=2)
+    add_legend(figure, num_columns=2)
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c"]
+    in_two_lines = figure.get_figheight()
+    add_legend(figure)
+    in_three_lines = figure.get_figheight()
+    assert in_two_lines - HEIGHT == pytest.approx(2 / 3 * (in_three_lines - HEIGHT))
+
+
+def test_save_figure_draws_labels_that_are_longer_than_the_figure(tmp_path):
+    """matplotlib warns, and tests fail, where a legend leaves panels no room."""
+    figure = figure_of("nystrom, " + ", ".join(["grad_accum_steps 16"] * 12))
+    add_legend(figure)
+    assert figure.get_figheight() > HEIGHT + 1
+    save_figure(figure, tmp_path / "a")
+
+
+def test_save_figure_writes_the_same_bytes_again(tmp_path):
+    for name in ("a", "b"):
+        paths = save_figure(figure_of("line"), tmp_path / name)
+        assert paths == [tmp_path / f"{name}.png", tmp_path / f"{name}.svg"]
+    for suffix in ("png", "svg"):
+        first, second = (tmp_path / f"{name}.{suffix}" for name in ("a", "b"))
+        assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("limits", "ticks"),
+    [
+        ((10, 60), ["10", "20", "30", "40", "50", "60"]),
+        ((1, 100), ["1", "2", "5", "10", "20", "50", "100"]),
+    ],
+)
+def test_set_value_ticks_labels_values_between_the_powers_of_ten(limits, ticks):
+    figure = new_figure()
+    axes = figure.axes[0]
+    axes.set_yscale("log")
+    axes.set_ylim(limits)
+    set_value_ticks(axes)
+    low, high = limits
+    labels = [
+        label.get_text()
+        for label in axes.get_yticklabels()
+        if low <= label.get_position()[1] <= high
+    ]
+    assert labels == ticks
+
+
+def test_set_value_ticks_leaves_a_wide_axis_its_powers_of_ten():
+    axes = new_figure().axes[0]
+    axes.set_yscale("log")
+    axes.set_ylim(1, 1e6)
+    locator = axes.yaxis.get_major_locator()
+    set_value_ticks(axes)
+    assert axes.yaxis.get_major_locator() is locator
