@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from nystromformer.attention.nystrom import nystrom_attention
     from nystromformer.encoder import Encoder
     from nystromformer.encoder_config import EncoderConfig
-    from nystromformer.experiments.approximation.diagnosis import diagnose
-    from nystromformer.experiments.trained_run import load_run
+    from nystromformer.experiments.approximation.diagnosis import diagnose as diagnose
+    from nystromformer.experiments.trained_run import load_run as load_run
     from nystromformer.heads import PairClassifier, SequenceClassifier
     from nystromformer.layers import Block
 
+# Without the names that need an extra, for `from nystromformer import *`.
 __all__ = [
     "ATTENTIONS",
     "Block",
@@ -25,8 +26,6 @@ __all__ = [
     "EncoderConfig",
     "PairClassifier",
     "SequenceClassifier",
-    "diagnose",
-    "load_run",
     "make_attention",
     "nystrom_attention",
     "register_attention",
@@ -65,4 +64,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted(set(globals()) | set(_MODULES))

@@ -54,6 +54,16 @@ def _share_attentions(blocks: Sequence[Block], config: EncoderConfig) -> None:
             block.attention.attention = blocks[first_layer].attention.attention
 
 
+def check_arrays(**arrays: Any) -> None:
+    """Raises ValueError for an argument that is neither an array nor None."""
+    for name, array in arrays.items():
+        if array is not None and not hasattr(array, "shape"):
+            raise ValueError(
+                f"{name} must be an array, got a {type(array).__name__}: pass "
+                f"jnp.array({name})"
+            )
+
+
 class Encoder(nnx.Module):
     """Embeddings of tokens or features, and of positions, then the blocks."""
 
@@ -132,6 +142,7 @@ class Encoder(nnx.Module):
           ValueError: if inputs, mask or token_types have a different shape, ids are no
             integers, the mask is not boolean, or the encoder has no token types to add.
         """
+        check_arrays(inputs=inputs, mask=mask, token_types=token_types)
         self._check_shapes(inputs, mask)
         self._check_token_types(token_types, inputs)
         if self.ignore_id is not None:

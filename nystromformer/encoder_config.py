@@ -22,7 +22,7 @@ from nystromformer.validation import (
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """The config of an encoder.
+    """The config of an encoder, which may be a static argument of `jax.jit`.
 
     Its defaults are the paper's on the LRA, except that the attention has no
     convolution.
@@ -39,12 +39,14 @@ class EncoderConfig:
 
     # Name and options of an attention, as for `make_attention`.
     attention: str = "nystrom"
-    attention_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    attention_options: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict, hash=False
+    )
 
     # Settings of single layers that differ from the above, such as
     # {0: "softmax", 3: {"num_landmarks": 128}}. A layer that keeps the name keeps all
     # other options.
-    attention_by_layer: ByLayer = dataclasses.field(default_factory=dict)
+    attention_by_layer: ByLayer = dataclasses.field(default_factory=dict, hash=False)
 
     # Dropout of the embeddings and of the output of each half of a block; with
     # norm="pre" also after the GELU.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.encoder import Encoder
+from nystromformer.encoder import Encoder, check_arrays
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import jax_gelu, kernel_init, make_dense, make_norm
 from nystromformer.ops import dropout, einsum, split_rng
@@ -77,6 +77,7 @@ class Model(nnx.Module):
         return self.read(x, mask, dropout_rng)
 
     def _check_pairs(self, inputs: jax.Array, **arrays: jax.Array | None) -> None:
+        check_arrays(inputs=inputs, **arrays)
         if inputs.ndim < 3 or inputs.shape[1] != 2:
             raise ValueError(
                 f"inputs must be [B, 2, L] or [B, 2, L, F], got {inputs.shape}"
@@ -126,7 +127,7 @@ class SequenceClassifier(Model):
         self.head = Head(num_features, config.mlp_dim, num_classes, rngs=rngs)
 
     def pool(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
-        """x [B, L, D], mask [B, L] -> float32 [B, D]."""
+        """x [B, L, D], mask [B, L] -> [B, D] in at least float32."""
         return pool(self.pooling, x, mask, max_length=self.max_length)
 
     def read(

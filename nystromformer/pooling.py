@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.ops import zero_masked
+from nystromformer.precision import at_least_float32
 
 POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")
 
@@ -25,7 +26,7 @@ def pool(
       max_length: the max_length of the encoder, the divisor of "padded_mean".
 
     Returns:
-      float32 [B, D].
+      [B, D] in at least float32.
     """
     if pooling == "mean":
         return pool_mean(x, mask)
@@ -35,7 +36,7 @@ def pool(
         return pool_max(x, mask)
     if pooling == "last":
         return pool_last(x, mask)
-    return x[:, 0].astype(jnp.float32)
+    return x[:, 0].astype(at_least_float32(x.dtype))
 
 
 def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -46,12 +47,13 @@ def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
       mask: [B, L] bool, True = valid; None = all.
 
     Returns:
-      float32 [B, D], zero where no token is valid.
+      [B, D] in at least float32, zero where no token is valid.
     """
+    dtype = at_least_float32(x.dtype)
     if mask is None:
-        return x.mean(1, dtype=jnp.float32)
-    total = zero_masked(x, mask).sum(1, dtype=jnp.float32)
-    num_valid = jnp.maximum(mask.sum(1, dtype=jnp.float32), 1)
+        return x.mean(1, dtype=dtype)
+    total = zero_masked(x, mask).sum(1, dtype=dtype)
+    num_valid = jnp.maximum(mask.sum(1, dtype=dtype), 1)
     return total / num_valid[:, None]
 
 
@@ -59,15 +61,16 @@ def pool_padded_mean(
     x: jax.Array, mask: jax.Array | None, max_length: int
 ) -> jax.Array:
     """The sum over valid tokens divided by max_length; the rest as in `pool_mean`."""
-    return zero_masked(x, mask).sum(1, dtype=jnp.float32) / max_length
+    total = zero_masked(x, mask).sum(1, dtype=at_least_float32(x.dtype))
+    return total / max_length
 
 
 def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """The maximum over valid tokens; arguments and result are those of `pool_mean`."""
-    x = x.astype(jnp.float32)
+    x = x.astype(at_least_float32(x.dtype))
     if mask is None:
         return x.max(1)
-    lowest = jnp.finfo(jnp.float32).min
+    lowest = jnp.finfo(x.dtype).min
     largest = jnp.where(mask[:, :, None], x, lowest).max(1)
     has_tokens = mask.any(1)
     return jnp.where(has_tokens[:, None], largest, 0)
@@ -75,7 +78,7 @@ def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
 
 def pool_last(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """The vector of the last valid token; arguments and result as in `pool_mean`."""
-    x = x.astype(jnp.float32)
+    x = x.astype(at_least_float32(x.dtype))
     if mask is None:
         return x[:, -1]
     num_behind = jnp.argmax(mask[:, ::-1], axis=1)  # tokens behind the last valid one

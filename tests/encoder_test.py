@@ -260,6 +260,30 @@ def test_encoder_rejects_a_mask_that_is_not_boolean():
         make_encoder()(INPUTS, MASK.astype(int))
 
 
+def test_encoder_rejects_lists():
+    """As a tokenizer returns them."""
+    encoder = make_encoder()
+    with pytest.raises(ValueError, match=r"inputs must be an array, got a list: pass"):
+        encoder(INPUTS.tolist())
+    with pytest.raises(ValueError, match=r"pass jnp.array\(mask\)"):
+        encoder(INPUTS, MASK.tolist())
+
+
+def test_encoder_config_is_a_static_argument():
+    """Equal configs share a program, and others do not."""
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def num_landmarks(config):
+        return config.attention_options["num_landmarks"]
+
+    for count in (3, 4):
+        config = encoder_config(attention_options={"num_landmarks": count})
+        same = encoder_config(attention_options={"num_landmarks": count})
+        assert num_landmarks(config) == num_landmarks(same) == count
+        assert hash(config) == hash(same)
+    assert num_landmarks._cache_size() == 2
+
+
 def test_encoder_of_an_empty_batch_is_empty():
     out, mask = compiled_encoder(cls_token=True)(INPUTS[:0], MASK[:0])
     assert out.shape == (0, L + 1, D)

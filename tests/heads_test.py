@@ -109,6 +109,8 @@ def test_pair_classifier_rejects_inputs_and_masks_that_are_no_pairs():
     for mask in (MASK, masks[:, :, None]):
         with pytest.raises(ValueError, match=r"mask must be \[B, 2, L\], here \(3, 2"):
             model(pairs, mask)
+    with pytest.raises(ValueError, match="mask must be an array, got a list"):
+        model(pairs, masks.tolist())
     token_types = np.zeros_like(pairs).swapaxes(0, 1)
     with pytest.raises(ValueError, match=r"token_types must be .*got \(2, 3, 31\)"):
         model(pairs, masks, token_types=token_types)

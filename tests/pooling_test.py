@@ -2,6 +2,8 @@
 
 import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -26,12 +28,17 @@ D = 5
         (pool_last, lambda row: row[-1]),
     ],
 )
-def test_pooling_is_of_valid_tokens_wherever_padding_stands(pool, pool_row):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_pooling_is_of_valid_tokens_wherever_padding_stands(pool, pool_row, dtype):
     """In front, as of prompts, or between, as of an `ignore_id`."""
-    x = np.random.default_rng(0).normal(size=(B, L, D)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(B, L, D)).astype(dtype)
     mask = np.random.default_rng(1).random((B, L)) < 0.5
     mask[0] = np.arange(L) >= 7
     mask[1, -3:] = False
     rows = zip(np.float64(x), mask, strict=True)
     expected = [pool_row(row[is_valid]) for row, is_valid in rows]
-    assert relative_error(pool(x, mask), expected) <= TOLERANCE["same"]
+    with jax.enable_x64(dtype == "float64"):
+        pooled = pool(jnp.asarray(x), jnp.asarray(mask))
+        assert pooled.dtype == dtype
+        tolerance = TOLERANCE["same" if dtype == "float32" else "float64"]
+        assert relative_error(pooled, expected) <= tolerance

@@ -31,6 +31,9 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "identity": IdentityAttention,
 }
 
+# Keys of the group `attention` of every config, which no option may have as its name.
+CONFIG_KEYS = ("name", "options", "by_layer")
+
 
 def register_attention(name: str, cls: type[Attention]) -> None:
     """Adds an attention of another package to the table.
@@ -44,12 +47,18 @@ def register_attention(name: str, cls: type[Attention]) -> None:
       cls: the class, with its options as keyword arguments of `__init__`.
 
     Raises:
-      ValueError: another class has the name, or `paper_options` has an unknown option
-        or a wrong type.
+      ValueError: another class has the name, an option has the name of a key of every
+        config, or `paper_options` has an unknown option or a wrong type.
     """
     registered = ATTENTIONS.get(name)
     if registered is not None and not _is_same_class(registered, cls):
         raise ValueError(f"the name {name!r} is taken by {registered}")
+    for option in cls.options():
+        if option in CONFIG_KEYS:
+            raise ValueError(
+                f"{cls.__name__} has an option {option!r}, which is a key of the group "
+                "attention in every config: give it another name"
+            )
     cls.check_options(cls.config_defaults())
     ATTENTIONS[name] = cls
 

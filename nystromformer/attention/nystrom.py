@@ -41,13 +41,9 @@ def depthwise_conv(
 
     Returns:
       [S, E] in the dtype of value.
-
-    Raises:
-      ValueError: an even K.
     """
     length, head_dim = value.shape
     kernel_size = kernel.shape[0]
-    check_kernel_size("conv_kernel_size", kernel_size)
     margin = kernel_size // 2
     block_size = max(32, margin)
     # [C, block + 2 margin, H]
@@ -270,8 +266,13 @@ def nystrom_attention(
         rngs=nnx.Rngs(),
         **options,
     )
-    if conv_kernel is not None and conv_kernel.shape[1:] != query.shape[2:3]:
-        raise ValueError(f"conv_kernel must be [K, N], got {conv_kernel.shape}")
+    if conv_kernel is not None:
+        shape = conv_kernel.shape
+        if shape[1:] != query.shape[2:3] or shape[0] % 2 == 0:
+            raise ValueError(
+                f"conv_kernel must be [K, N], K odd and here N = {query.shape[2]}, got "
+                f"{shape}"
+            )
     attention.conv_kernel = nnx.data(conv_kernel)
     return attention(
         query,

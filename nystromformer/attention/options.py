@@ -121,8 +121,23 @@ def _own_options(owner: type) -> dict[str, inspect.Parameter]:
     if init is None:
         return {}
     options = {}
-    for name, parameter in inspect.signature(init, eval_str=True).parameters.items():
+    for name, parameter in inspect.signature(init).parameters.items():
         is_common = name == "self" or name in CommonArguments.__annotations__
         if not is_common and parameter.kind is not parameter.VAR_KEYWORD:
-            options[name] = parameter
+            annotation = _evaluate(parameter.annotation, init)
+            options[name] = parameter.replace(annotation=annotation)
     return options
+
+
+def _evaluate(annotation: Any, function: Any) -> Any:
+    """The type that an annotation of a function names, if it is a string.
+
+    It is `inspect.Parameter.empty` if the module does not know the type: it imported
+    the name for type checkers alone.
+    """
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, function.__globals__)
+    except NameError:
+        return inspect.Parameter.empty

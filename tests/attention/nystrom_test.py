@@ -201,10 +201,11 @@ def test_nystrom_attention_takes_all_landmarks_beyond_max_length():
 @pytest.mark.parametrize(
     ("num_keys", "kernel", "query_mask", "text"),
     [
-        (L, np.ones((4, N)), None, "odd.*got 4"),
+        (L, np.ones((4, N)), None, r"conv_kernel .*K odd.*N = \d, got \(4, \d\)"),
+        (L, np.ones((0, N)), None, r"conv_kernel .*K odd.*N = \d, got \(0, \d\)"),
         (53, KERNEL, None, "the convolution of V needs self-attention"),
         (L, KERNEL, True, "the convolution of V needs self-attention"),
-        (L, np.ones((5, 3)), None, r"must be \[K, N\], got \(5, 3\)"),
+        (L, np.ones((5, 3)), None, r"must be \[K, N\].*got \(5, 3\)"),
     ],
 )
 def test_nystrom_attention_rejects_a_kernel_that_does_not_fit(

@@ -1,6 +1,7 @@
 """Options of attentions, their defaults, and the table of attentions."""
 
 import ast
+import dataclasses
 import inspect
 import re
 import runpy
@@ -11,9 +12,16 @@ import numpy as np
 import pytest
 
 from configs import listops
-from nystromformer.attention import ATTENTIONS, make_attention, register_attention
+from nystromformer.attention import (
+    ATTENTIONS,
+    CONFIG_KEYS,
+    check_attention,
+    make_attention,
+    register_attention,
+)
 from nystromformer.attention.base import Attention
 from nystromformer.attention.nystrom import NystromAttention, nystrom_attention
+from nystromformer.open_groups import AttentionConfig
 from tests.attention.cases import make, random_qkv
 
 
@@ -83,6 +91,46 @@ def test_register_attention_goes_by_the_file_of_a_class(tmp_path):
         assert ATTENTIONS["mine"] is class_elsewhere
     finally:
         del ATTENTIONS["mine"]
+
+
+def test_register_attention_takes_annotations_for_type_checkers_alone(tmp_path):
+    """As linters rewrite them; types that the module knows are checked."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from __future__ import annotations\n"
+        "from typing import TYPE_CHECKING\n"
+        "from nystromformer.attention.base import Attention\n"
+        "if TYPE_CHECKING:\n"
+        "    from collections.abc import Sequence\n"
+        "    from typing import Unpack\n"
+        "    from nystromformer.attention.options import CommonArguments\n"
+        "class Mine(Attention):\n"
+        "    def __init__(self, *, by: int = 1, sizes: Sequence[int] = (),\n"
+        "                 **common: Unpack[CommonArguments]):\n"
+        "        super().__init__(**common)\n"
+    )
+    try:
+        register_attention("mine", runpy.run_path(str(path))["Mine"])
+        check_attention("mine", {"by": 2, "sizes": (3, 4)})
+        with pytest.raises(ValueError, match="by of Mine must be int, got 'two'"):
+            check_attention("mine", {"by": "two"})
+    finally:
+        ATTENTIONS.pop("mine", None)
+
+
+@pytest.mark.parametrize("option", CONFIG_KEYS)
+def test_register_attention_rejects_an_option_that_is_a_key_of_every_config(option):
+    source = f"def __init__(self, *, {option}=1, **common): pass"
+    members = {}
+    exec(source, members)
+    cls = type("Mine", (Attention,), {"__init__": members["__init__"]})
+    with pytest.raises(ValueError, match=f"Mine has an option '{option}', which is"):
+        register_attention("mine", cls)
+
+
+def test_keys_of_every_config_are_those_of_its_group():
+    fields = dataclasses.fields(AttentionConfig)
+    assert {field.name for field in fields} == set(CONFIG_KEYS)
 
 
 def test_register_attention_rejects_unknown_paper_options(registered_shifted):
