@@ -13,7 +13,14 @@ from flax import nnx
 
 from nystromformer.attention import make_attention
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.ops import dense, dropout, gelu, split_rng, zero_masked
+from nystromformer.ops import (
+    dense,
+    dropout,
+    gelu,
+    layer_norm,
+    split_rng,
+    zero_masked,
+)
 from nystromformer.precision import at_least_float32
 from nystromformer.rotary import rotate_by_position
 from nystromformer.rows import take_rows
@@ -41,6 +48,17 @@ class Embedding(nnx.Embed):
         return take_rows(self.embedding[...].astype(self.dtype), ids)
 
 
+class LayerNorm(nnx.LayerNorm):
+    """nnx.LayerNorm, computed by `ops.layer_norm`."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., D] -> [..., D]."""
+        assert self.scale is not None
+        assert self.bias is not None
+        out = layer_norm(x, self.scale[...], self.bias[...], self.epsilon)
+        return out.astype(self.dtype)
+
+
 def make_dense(
     config: EncoderConfig, in_features: int, out_features: int, rngs: nnx.Rngs
 ) -> Dense:
@@ -54,9 +72,9 @@ def make_dense(
     )
 
 
-def make_norm(config: EncoderConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
+def make_norm(config: EncoderConfig, rngs: nnx.Rngs) -> LayerNorm:
     """A LayerNorm over the model dim, in the dtype of the config."""
-    return nnx.LayerNorm(
+    return LayerNorm(
         config.model_dim,
         epsilon=config.norm_epsilon,
         dtype=config.dtype,
@@ -216,7 +234,7 @@ class Block(nnx.Module):
     def _add(
         self,
         x: jax.Array,
-        norm: nnx.LayerNorm,
+        norm: LayerNorm,
         layer: Callable[[jax.Array], jax.Array],
         dropout_rng: jax.Array | None,
     ) -> jax.Array:

@@ -224,3 +224,60 @@ def _dense_backward(residuals: Any, cotangent: jax.Array) -> Any:
 
 
 dense.defvjp(_dense_forward, _dense_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def layer_norm(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
+) -> jax.Array:
+    """(x − mean) / √(variance + ε) · scale + bias over the last axis of x [..., D].
+
+    The variance is the mean of (x − mean)². As E[x²] − E[x]² it would lose its digits
+    where the mean is large beside the spread. The backward pass keeps x and computes
+    x − mean again: otherwise that would be one more array [..., D] in memory.
+
+    Args:
+      x: [..., D].
+      scale: [D].
+      bias: [D].
+      epsilon: ε ≥ 0.
+
+    Returns:
+      [..., D] in at least float32.
+    """
+    return _layer_norm_forward(x, scale, bias, epsilon)[0]
+
+
+def _layer_norm_forward(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
+) -> Any:
+    z = x.astype(at_least_float32(x.dtype))
+    mean = z.mean(-1, keepdims=True)
+    variance = jnp.square(z - mean).mean(-1, keepdims=True)
+    inverse_deviation = lax.rsqrt(variance + epsilon)
+    normal = (z - mean) * inverse_deviation
+    out = normal * _as_row(scale, z) + _as_row(bias, z)
+    return out, (x, mean, inverse_deviation, scale)
+
+
+def _layer_norm_backward(epsilon: float, residuals: Any, cotangent: jax.Array) -> Any:
+    x, mean, inverse_deviation, scale = residuals
+    normal = (x.astype(mean.dtype) - mean) * inverse_deviation
+    normal_gradient = cotangent * _as_row(scale, cotangent)
+    # A change of x along 1, or along itself, changes nothing.
+    along_ones = normal_gradient.mean(-1, keepdims=True)
+    along_normal = (normal_gradient * normal).mean(-1, keepdims=True) * normal
+    x_gradient = inverse_deviation * (normal_gradient - along_ones - along_normal)
+
+    axes = range(x.ndim - 1)
+    scale_gradient = (cotangent * normal).sum(axes, dtype=scale.dtype)
+    bias_gradient = cotangent.sum(axes, dtype=scale.dtype)
+    return x_gradient.astype(x.dtype), scale_gradient, bias_gradient
+
+
+def _as_row(vector: jax.Array, x: jax.Array) -> jax.Array:
+    """A vector [D] that broadcasts to x [..., D], in x's dtype."""
+    return jnp.expand_dims(vector.astype(x.dtype), range(x.ndim - 1))
+
+
+layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)

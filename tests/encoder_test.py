@@ -266,13 +266,11 @@ def test_encoder_of_an_empty_batch_is_empty():
     assert mask.shape == (0, L + 1)
 
 
-def test_encoder_promotes_no_dtype_unasked():
-    """As in a program that sets `jax_numpy_dtype_promotion="strict"`.
-
-    The dtype is float32: with bfloat16 flax's own LayerNorm promotes.
-    """
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_encoder_promotes_no_dtype_unasked(dtype):
+    """As in a program that sets `jax_numpy_dtype_promotion="strict"`."""
     graphdef, state = nnx.split(
-        make_encoder(dropout_rate=0.3, num_token_types=2, separator=3)
+        make_encoder(dropout_rate=0.3, num_token_types=2, separator=3, dtype=dtype)
     )
 
     def loss(state):

@@ -4,10 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from nystromformer.dot_product import attend
+from nystromformer.encoder_config import EncoderConfig
+from nystromformer.layers import make_norm
 from nystromformer.nystrom import segment_means
-from nystromformer.ops import dense, dropout, random_uint16
+from nystromformer.ops import dense, dropout, layer_norm, random_uint16
 from tests.tolerance import TOLERANCE, relative_error
 
 KEY = jax.random.key(1)
@@ -120,7 +123,7 @@ def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, product
 
 
 def output_and_gradients(function, x, kernel, bias, cotangent):
-    """The output, and the gradients of x, kernel and bias, compiled."""
+    """The output, and the gradients of x, kernel or scale, and bias, compiled."""
 
     @jax.jit
     def compute(*inputs):
@@ -161,3 +164,38 @@ def test_gradients_of_bfloat16_are_summed_in_float32():
     _, kernel_gradient, bias_gradient = gradients(ones)
     assert float(kernel_gradient[0, 0]) == count
     assert float(bias_gradient[0]) == count
+
+
+@pytest.mark.parametrize("mean", [0, 1000])
+@pytest.mark.parametrize("shape", [(64,), (3, 64), (2, 5, 3, 64)])
+def test_layer_norm_and_its_gradients_are_those_of_float64(shape, mean):
+    """The numbers have 5 binary places, so that their mean is exact in float32."""
+    x = mean + np.round(32 * random_array(0, *shape)) / 32
+    scale = 1 + random_array(1, 64)
+    bias = random_array(2, 64)
+    cotangent = random_array(3, *shape)
+
+    def plain(x, scale, bias):
+        centred = x - x.mean(-1, keepdims=True)
+        deviation = jnp.sqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)
+        normal = centred / deviation
+        scale = jnp.broadcast_to(scale, x.shape)
+        return normal * scale + jnp.broadcast_to(bias, x.shape)
+
+    def norm(x, scale, bias):
+        return layer_norm(x, scale, bias, 1e-5)
+
+    with jax.enable_x64(True):
+        inputs = [np.asarray(array, float) for array in (x, scale, bias)]
+        expected = output_and_gradients(plain, *inputs, jnp.asarray(cotangent))
+    actual = output_and_gradients(norm, x, scale, bias, cotangent)
+    for array, expected_array in zip(actual, expected, strict=True):
+        assert array.dtype == jnp.float32
+        assert relative_error(array, expected_array) <= TOLERANCE["same"]
+
+
+def test_norms_of_a_model_are_exact_where_the_mean_is_large():
+    config = EncoderConfig(vocab_size=1, max_length=8)
+    x = np.round(32 * random_array(0, 1, 8, 64)) / 32
+    norm = make_norm(config, nnx.Rngs(0))
+    assert relative_error(norm(1000 + x), norm(x)) <= TOLERANCE["same"]
