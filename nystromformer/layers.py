@@ -56,7 +56,7 @@ class LayerNorm(nnx.LayerNorm):
         assert self.scale is not None
         assert self.bias is not None
         out = layer_norm(x, self.scale[...], self.bias[...], self.epsilon)
-        return out.astype(self.dtype)
+        return jnp.asarray(out, self.dtype)
 
 
 def make_dense(

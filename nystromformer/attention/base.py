@@ -128,7 +128,6 @@ class Attention(nnx.Module, Configurable):
         """
         refuse_linen(self)
         check_shapes(query, key, value)
-        self._check_sizes(query, key, query_mask)
         if bias is not None:
             check_bias(bias)
             self._refuse(f"a bias of shape {jnp.shape(bias)}", query, key)
@@ -141,6 +140,7 @@ class Attention(nnx.Module, Configurable):
 
         if mask is not None:
             mask = key_mask(mask, batch=key.shape[0], length=key.shape[1])
+        self._check_sizes(query, key, query_mask)
         query_mask = queries_that_count(query_mask, query, key, mask)
         dtype = floating_dtype(dtype, query, key, value)
         attention = self if deterministic else self.for_training(dropout_rng)

@@ -65,7 +65,7 @@ def test_write_study_measures_the_longest_examples(
     tmp_path, monkeypatch, pairs, lengths
 ):
     """Two of them; of a pair both sequences, and the shorter one is its length."""
-    inputs = np.arange(9) < LENGTHS[:, None]
+    inputs = np.where(np.arange(9) < LENGTHS[:, None], 1, 0)
     num_examples = len(LENGTHS) if pairs is None else len(pairs)
     splits = {
         ("validation", "moved"): Split(inputs, LENGTHS, np.zeros(num_examples), pairs)
