@@ -23,7 +23,7 @@ NEW_PYTHON := import sys, ensurepip; sys.version_info >= (3, 11) or sys.exit( \
 # The attentions, training, and the commands, whose flags for XLA depend on jaxlib.
 SHORT := tests/nystrom_test.py tests/attention/nystrom_test.py tests/encoder*_test.py \
 	tests/training/step_test.py tests/experiments/train_test.py \
-	tests/experiments/xla_flags_test.py
+	tests/experiments/xla_flags_test.py tests/experiments/trained_run_test.py
 
 .PHONY: help train paper paper-report speed gpu-check test test-short test-all test-parity lint clean
 
