@@ -160,7 +160,7 @@ def _choose_settings(frame: Any, texts: Any) -> Any:
 
     if "attention.dropout_rate" in settings:
         rate = settings["attention.dropout_rate"]
-        is_named["attention.dropout_rate"] |= ~rate.isin([MISSING, repr(0.0)])
+        is_named["attention.dropout_rate"] |= ~rate.isin([MISSING, "0.0", "0"])
 
     attention_options = [key for key in settings if _is_of_attention(key)]
     by_attention = is_named[attention_options].groupby(attention)
