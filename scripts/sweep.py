@@ -23,8 +23,9 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from absl import flags
@@ -83,17 +84,14 @@ def find_points(changes: Settings) -> list[Point]:
     if bool(_CONFIG.value) == bool(_PLAN.value or _TASKS.value):
         raise ConfigError("give --config alone, or --tasks, --plan or both")
     grid = parse_grid(_GRID.value)
-    for key in grid[0]:
-        if key in changes:
-            raise ConfigError(
-                f"--grid={key} and --config.{key}={changes[key]} set one key; leave "
-                "one of them out"
-            )
+    _check_set_once("--grid", grid[0], {"--config": changes})
     config_file, _, config_presets = (_CONFIG.value or "").partition(":")
     plans = [PLANS[name] for name in _PLAN.value] or [{"variants": [{}]}]
 
     points = []
     for plan in plans:
+        for variant in plan["variants"]:
+            _check_set_once("--plan", variant, {"--grid": grid[0], "--config": changes})
         files = [config_file]
         if not _CONFIG.value:
             tasks = _TASKS.value or plan["tasks"]
@@ -112,6 +110,21 @@ def find_points(changes: Settings) -> list[Point]:
             load=cli.loaded_modules(),
         )
     return drop_duplicates(points)
+
+
+def _check_set_once(flag: str, keys: Iterable[str], others: Mapping[str, Any]) -> None:
+    """Raises ConfigError if two flags set one key, of which one would have no effect.
+
+    Args:
+      flag: the flag that sets `keys`, config keys.
+      others: flag -> the config keys that it sets.
+    """
+    for key in keys:
+        for other, other_keys in others.items():
+            if key in other_keys:
+                raise ConfigError(
+                    f"{flag} and {other} both set {key}; leave one of them out"
+                )
 
 
 def _config_file(task: str) -> str:

@@ -38,7 +38,7 @@ def _format_missing_function(file: Path) -> str:
     configs = [
         str(path)
         for path in sorted(file.parent.glob("*.py"))
-        if GET_CONFIG.search(path.read_text())
+        if GET_CONFIG.search(path.read_text(errors="replace"))
     ]
     names = f"; configs are {', '.join(configs)}" if configs else ""
     return f"{file} is no config file: it defines no get_config{names}"

@@ -137,22 +137,26 @@ class Experiment:
         Returns:
           The share; None if no layer has landmarks, as with softmax attention.
         """
+        layers = [options for _, options in self.config.attentions()]
+        layers = [options for options in layers if "num_landmarks" in options]
+        if not layers:
+            return None
+
         lengths = split.lengths
         ignore_id = self.config.model.ignore_id
         if ignore_id is not None:
-            is_valid = np.arange(self.task.max_length) < lengths[:, None]
-            lengths = np.sum(is_valid & (split.inputs[:] != ignore_id), axis=1)
+            # One row at a time: a copy of all may be too large.
+            rows = zip(split.inputs, lengths, strict=True)
+            lengths = np.array([np.sum(row[:n] != ignore_id) for row, n in rows])
 
         shares = []
-        for _, options in self.config.attentions():
-            if "num_landmarks" not in options:
-                continue
+        for options in layers:
             if options.get("landmark_padding") == "count":
                 has_landmark_for_each = self.task.max_length <= options["num_landmarks"]
                 shares.append(float(has_landmark_for_each))
             else:
                 shares.append(float((lengths <= options["num_landmarks"]).mean()))
-        return min(shares, default=None)
+        return min(shares)
 
 
 def build_experiment(config: Config) -> Experiment:

@@ -49,7 +49,8 @@ def find_xla_libraries() -> list[Path]:
     releases so far.
     """
     [jaxlib] = _find_folders("jaxlib")
-    libraries = [jaxlib / "libjax_common.so"]
+    # macOS has another suffix.
+    libraries = list(jaxlib.glob("libjax_common.*")) or [jaxlib / "libjax_common.so"]
     for folder in _find_folders("jax_plugins"):
         libraries.extend(folder.glob("*/*.so"))
     for folder in _find_folders("libtpu"):

@@ -225,7 +225,7 @@ def test_help_of_make_attention_has_the_options_of_the_paper():
     paragraph = make_attention.__doc__.split("Configs start")[1].split("Args:")[0]
     for name, cls in ATTENTIONS.items():
         for option, value in cls.paper_options.items():
-            assert re.search(rf'"{name}"[^"]* {option}={value}\b', paragraph)
+            assert re.search(rf'"{name}"[^"]*\s{option}={value}\b', paragraph)
 
 
 def test_nystrom_attention_has_the_options_of_the_class():

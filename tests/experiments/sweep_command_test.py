@@ -75,7 +75,15 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
         ),
         (
             [LISTOPS, "--grid=train.batch_size=8,16", "--config.train.batch_size=4"],
-            "--grid=train.batch_size and --config.train.batch_size=4 set one key",
+            "--grid and --config both set train.batch_size; leave one of them out",
+        ),
+        (
+            ["--plan=landmarks", "--config.attention.num_landmarks=8"],
+            "--plan and --config both set attention.num_landmarks",
+        ),
+        (
+            ["--plan=landmarks", "--grid=attention.num_landmarks=8,16"],
+            "--plan and --grid both set attention.num_landmarks",
         ),
         ([LISTOPS, "--workdir=gs://b/s"], "gs://b/s is not a local or mounted folder"),
         ([LISTOPS, "--cluster=slurm", "--max_minutes=5"], "SLURM has --time"),
@@ -231,13 +239,13 @@ def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
         "--tasks=listops,image",
         "--preset=quick",
         "--dry_run",
-        "--grid=attention.name=linear",
         "--config.task.data_dir=/a b",
     )
     assert (done.returncode, done.stderr) == (0, "")
     words = [shlex.split(line) for line in done.stdout.splitlines()]
-    tasks = ("listops", "image")
-    names = [f"{task}-linear-seed{seed}" for seed in (0, 1, 2) for task in tasks]
+    attentions = ("nystrom", "softmax", "linformer", "performer", "reformer")
+    rows = [f"{task}-{name}" for name in attentions for task in ("listops", "image")]
+    names = [f"{row}-seed{seed}" for seed in (0, 1, 2) for row in rows]
     workdirs = [f"--workdir={tmp_path}/x y/{name}" for name in names]
     assert [line_words[-1] for line_words in words] == workdirs
     assert all("--config.task.data_dir=/a b" in line_words for line_words in words)

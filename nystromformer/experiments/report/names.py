@@ -114,7 +114,9 @@ def _format_setting(key: str, value: Any) -> str:
 
 
 def _has_landmark_for_each(settings: Mapping[str, Any]) -> bool:
-    """Whether a sequence has no more tokens than landmarks: attention is exact."""
+    """Whether no sequence has more tokens than landmarks: all attention is exact."""
+    if settings.get("attention.by_layer"):
+        return False
     max_length = settings.get("task.max_length", math.inf)
     return settings["attention.num_landmarks"] >= max_length
 
