@@ -160,9 +160,9 @@ class ListOps(Task):
                 raise DataError(f"{error} is not a token of ListOps") from None
             check_length(self.name, len(ids), self.max_length)
             row = np.array(ids, np.uint8)
-            is_inside = _depths(row) > 0
+            depths = _depths(row)
             self.require(
-                bool(is_inside[:-1].all()) and not is_inside[-1],
+                bool((depths[:-1] > 0).all()) and depths[-1] == 0,
                 f"text {number}, {text!r:.60}, is not one expression: close each "
                 "operator once, as in '[MAX 3 [MIN 8 5 ] ]'",
             )
