@@ -1,6 +1,7 @@
 """The files of a folder that transformers has written: config.json and the weights."""
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ CONFIG_FILE = "config.json"
 # FILE.index.json names.
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 # What DataParallel and torch.compile put in front of all names.
-WRAPPERS = ("module.", "_orig_mod.")
+WRAPPERS = re.compile(r"^(module\.|_orig_mod\.)+")
 GELUS = {"gelu_new": "tanh", "gelu": "erf", "gelu_pytorch_tanh": "tanh"}
 
 
@@ -157,8 +158,7 @@ def read_tensors(folder: Path, layout: Layout) -> Tensors:
             reason = str(error).partition("\n")[0]
             raise PretrainedError(f"{path} cannot be read ({reason})") from error
 
-    for wrapper in WRAPPERS:
-        tensors = {name.removeprefix(wrapper): x for name, x in tensors.items()}
+    tensors = {WRAPPERS.sub("", name): x for name, x in tensors.items()}
     _check_prefix(folder, layout, tensors)
     if not any(name.startswith(layout.base) for name in tensors):
         tensors = {layout.base + name: x for name, x in tensors.items()}

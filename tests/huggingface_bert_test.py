@@ -164,7 +164,7 @@ def with_names_after(prefix, tensors):
 
 
 @pytest.mark.parametrize("head", ["masked_lm", None])
-@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod."])
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "_orig_mod.module."])
 def test_load_pretrained_reads_the_names_of_wrapped_models(wrapper, head, tmp_path):
     tensors = make_folder(tmp_path)
     expected = nnx.state(load_pretrained(tmp_path, head=head))
