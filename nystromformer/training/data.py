@@ -134,7 +134,7 @@ class HostSplit:
         labels = np.array(split.labels)
         # A token may have no label, which is -1.
         least_label = 0 if labels.ndim == 1 else -1
-        is_integer = labels.dtype.kind in "iub"
+        is_integer = labels.dtype.kind in "iub" or not labels.size
         if not is_integer or (labels < least_label).any():
             raise ConfigError(
                 f"labels of a split must be classes, integers from {least_label} on, "

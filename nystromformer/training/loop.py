@@ -39,8 +39,8 @@ class Trainer:
       init_weights: a function of the fresh weights, on the host, that returns the
         weights to begin with; None keeps the fresh ones.
       data_sha256: split -> sha256 of its data.
-      settings: the settings of the run, for TensorBoard. They are saved with the best
-        weights, too, and so tell whose weights these are.
+      settings: the settings of the run as JSON has them, for TensorBoard. They are
+        saved with the best weights, too, and so tell whose weights these are.
 
     Raises:
       ConfigError: a split has no examples, train has fewer than a batch, or the config

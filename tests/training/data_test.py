@@ -88,6 +88,17 @@ def test_from_split_rejects_labels_that_are_no_classes(labels, message):
         HostSplit.from_split(split)
 
 
+def test_from_split_takes_no_examples_whose_labels_have_no_type():
+    """numpy makes floats of an empty list; a Trainer says which split is empty."""
+    split = SimpleNamespace(
+        inputs=np.ones((0, 2), np.int32),
+        lengths=np.ones(0, int),
+        labels=[],
+        pairs=None,
+    )
+    assert HostSplit.from_split(split).num_examples == 0
+
+
 def make_split(pairs=None, lengths=(3, 2, 1)) -> HostSplit:
     """Three rows of up to three tokens."""
     split = SimpleNamespace(
