@@ -36,6 +36,23 @@ def zero_masked(x: jax.Array, mask: jax.Array | None) -> jax.Array:
     return jnp.where(mask, x, jnp.zeros_like(x, shape=()))
 
 
+def mask_of_queries(
+    query_mask: jax.Array | None,
+    mask: jax.Array | None,
+    *,
+    num_queries: int,
+    num_keys: int,
+) -> jax.Array | None:
+    """The mask of the queries that count: `query_mask`, if there is one.
+
+    Without one, as many queries as keys are of the same tokens and share their `mask`;
+    otherwise all count, and the result is None.
+    """
+    if query_mask is None and num_queries == num_keys:
+        return mask
+    return query_mask
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def exp_in_dtype(x: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
     """exp(x) in dtype, written to memory once.

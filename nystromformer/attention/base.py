@@ -17,15 +17,15 @@ from flax import nnx
 
 from nystromformer.attention.inputs import (
     check_bias,
+    check_query_mask,
     check_shapes,
     floating_dtype,
     key_mask,
-    queries_that_count,
     zero_garbage,
 )
 from nystromformer.attention.linen_guard import refuse_linen
 from nystromformer.attention.options import Configurable
-from nystromformer.ops import zero_masked
+from nystromformer.ops import mask_of_queries, zero_masked
 
 
 class Attention(nnx.Module, Configurable):
@@ -141,7 +141,8 @@ class Attention(nnx.Module, Configurable):
         if mask is not None:
             mask = key_mask(mask, batch=key.shape[0], length=key.shape[1])
         self._check_sizes(query, key, query_mask)
-        query_mask = queries_that_count(query_mask, query, key, mask)
+        if query_mask is not None:
+            query_mask = check_query_mask(query_mask, *query.shape[:2])
         dtype = floating_dtype(dtype, query, key, value)
         attention = self if deterministic else self.for_training(dropout_rng)
         return _attend_heads(
@@ -185,7 +186,8 @@ class Attention(nnx.Module, Configurable):
           key: [B, S, N, H].
           value: [B, S, N, E].
           mask: [B, S] bool, True = attend, or None.
-          query_mask: [B, T] bool, True = the query counts, or None.
+          query_mask: [B, T] bool, True = the query counts. None: `mask_of_queries`
+            says which.
           precision: the precision of the large products.
 
         Returns:
@@ -205,6 +207,9 @@ class Attention(nnx.Module, Configurable):
             query_mask: jax.Array | None,
             *head_arrays: jax.Array,
         ) -> jax.Array:
+            query_mask = mask_of_queries(
+                query_mask, mask, num_queries=len(query), num_keys=len(key)
+            )
             # The padding is zeroed once, here, so that XLA keeps one copy of the result
             # for all that follows.
             query = zero_garbage(query, query_mask)

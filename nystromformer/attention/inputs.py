@@ -144,27 +144,14 @@ def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
     return jnp.broadcast_to(mask[:, 0, 0, :], (batch, length))
 
 
-def queries_that_count(
-    query_mask: jax.typing.ArrayLike | None,
-    query: jax.Array,
-    key: jax.Array,
-    mask: jax.Array | None,
-) -> jax.Array | None:
-    """The mask of the queries, [B, T], or None if all count.
-
-    Args:
-      query_mask: bool that broadcasts to [B, 1, 1, T]. None: with T = S queries and
-        keys are of the same tokens and share their mask.
-      query: [B, T, N, H].
-      key: [B, S, N, H].
-      mask: the mask of the keys, [B, S], or None.
+def check_query_mask(
+    query_mask: jax.typing.ArrayLike, batch: int, length: int
+) -> jax.Array:
+    """The mask of the queries, [B, T], from one that broadcasts to [B, 1, 1, T].
 
     Raises:
       ValueError: a query_mask that does not broadcast or is not boolean.
     """
-    batch, length = query.shape[:2]
-    if query_mask is None:
-        return mask if length == key.shape[1] else None
     shape = (batch, 1, 1, length)
     query_mask = mask_with_four_axes(query_mask, shape, name="query_mask")
     return jnp.broadcast_to(query_mask[:, 0, 0, :], (batch, length))
