@@ -123,8 +123,8 @@ class Attention(nnx.Module, Configurable):
 
         Raises:
           ValueError: shapes that do not fit, integers without a dtype, an argument that
-            needs the [T, S] weights, which do not exist here, or cross attention where
-            the attention has none.
+            needs the [T, S] weights, which do not exist here, cross attention where the
+            attention has none, or an attribute of a subclass that has no hash.
         """
         refuse_linen(self)
         check_shapes(query, key, value)
@@ -145,8 +145,11 @@ class Attention(nnx.Module, Configurable):
             query_mask = check_query_mask(query_mask, *query.shape[:2])
         dtype = floating_dtype(dtype, query, key, value)
         attention = self if deterministic else self.for_training(dropout_rng)
+        graphdef, state = nnx.split(attention)
+        _check_hashable(type(self).__name__, graphdef)
         return _attend_heads(
-            *nnx.split(attention),
+            graphdef,
+            state,
             query=query.astype(dtype),
             key=key.astype(dtype),
             value=value.astype(dtype),
@@ -296,6 +299,19 @@ class Attention(nnx.Module, Configurable):
             f"{argument} needs the [T, S] weights of {query.shape} and {key.shape}, "
             f"which {type(self).__name__} never forms: take softmax attention"
         )
+
+
+def _check_hashable(class_name: str, graphdef: nnx.GraphDef[Attention]) -> None:
+    """Raises ValueError if `jax.jit` cannot tell whether two attentions are equal."""
+    for name, attribute in graphdef.attributes:
+        try:
+            hash(attribute)
+        except TypeError as error:
+            raise ValueError(
+                f"the attribute {name!r} of {class_name} is {attribute.value!r}, which "
+                "has no hash, and jax.jit looks up programs by it: make it a tuple or "
+                "an array, or an nnx.List or nnx.Dict"
+            ) from error
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "precision"))

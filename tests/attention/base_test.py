@@ -58,6 +58,29 @@ class CallRecorder(Attention):
         return query + sums[None] + code.astype(query.dtype)
 
 
+class ListKeeper(CallRecorder):
+    """It keeps what its option is, and a user's own is often a list."""
+
+    def __init__(self, *, sizes=(1, 2), **common):
+        super().__init__(**common)
+        self.sizes = sizes
+
+
+@pytest.mark.parametrize(
+    "sizes", [[1, 2], (1, [2]), {"first": 1}, nnx.Dict(inner=nnx.static([1, 2]))]
+)
+def test_an_attribute_that_cannot_be_hashed_is_named(sizes):
+    attention = ListKeeper(
+        sizes=sizes, num_heads=N, head_dim=H, max_length=S, rngs=nnx.Rngs(0)
+    )
+    query = jnp.asarray(QUERY)
+    key = jnp.asarray(KEY)
+    with pytest.raises(ValueError, match=r"'(sizes|inner)' of ListKeeper .*a tuple"):
+        attention(query, key, key)
+    attention.sizes = (1, 2)
+    attention(query, key, key)
+
+
 def attend_and_record(query=QUERY, key=KEY, value=KEY, **options):
     attention = CallRecorder(num_heads=N, head_dim=H, max_length=S, rngs=nnx.Rngs(0))
     return attention(
