@@ -215,7 +215,8 @@ def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     the rows transposed and recomputes the layer that made them, so that a train step
     takes a tenth longer (measured on a CPU, estimated for a GPU). A small kernel
     therefore gets one product for each sequence, and their sum. For a large kernel
-    these products would need more memory than the rows: it gets the one product.
+    these products would need more memory than the rows: it gets the one product. There
+    is no derivative in forward mode.
     """
     bias = bias.astype(x.dtype)
     return x @ kernel.astype(x.dtype) + jnp.expand_dims(bias, range(x.ndim - 1))
@@ -251,7 +252,8 @@ def layer_norm(
 
     The variance is the mean of (x − mean)². As E[x²] − E[x]² it would lose its digits
     where the mean is large beside the spread. The backward pass keeps x and computes
-    x − mean again: otherwise that would be one more array [..., D] in memory.
+    x − mean again: otherwise that would be one more array [..., D] in memory. There is
+    no derivative in forward mode.
 
     Args:
       x: [..., D].

@@ -65,9 +65,10 @@ def _multiply(
 
 
 def take_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
-    """Takes the rows of a table [V, E] at ids [...], as [..., E].
+    """Takes the rows of a table [V, E] of floats at ids [...], as [..., E].
 
-    The row of an id that the table does not have, below 0 or from V on, is NaN.
+    The row of an id that the table does not have, below 0 or from V on, is NaN. There
+    is no derivative in forward mode.
 
     Raises:
       ValueError: ids that are no integers.

@@ -303,7 +303,8 @@ class Attention(nnx.Module, Configurable):
 
 def _check_hashable(class_name: str, graphdef: nnx.GraphDef[Attention]) -> None:
     """Raises ValueError if `jax.jit` cannot tell whether two attentions are equal."""
-    for name, attribute in graphdef.attributes:
+    attributes: Any = graphdef.attributes
+    for name, attribute in attributes:
         try:
             hash(attribute)
         except TypeError as error:

@@ -151,7 +151,8 @@ class SoftmaxAttention(Attention):
                 precision=precision,
                 is_causal=is_causal,
             )
-        rate = self.dropout_rate if dropout_rate is None else dropout_rate
+        # A rate may be an array, which is no static argument of `jax.jit`.
+        rate = float(self.dropout_rate if dropout_rate is None else dropout_rate)
         rngs = None
         if rate > 0 and not deterministic:
             rngs_shape = (1, 1) if broadcast_dropout else weights_shape[:2]
