@@ -13,8 +13,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.by_layer import LayerAttention
-from nystromformer.encoder_config import EncoderConfig
+from nystromformer.encoder_config import EncoderConfig, LayerAttention
 from nystromformer.errors import ConfigError
 from nystromformer.open_groups import AttentionConfig, OpenGroup, TaskConfig
 from nystromformer.training_config import OptimizerConfig, TrainConfig

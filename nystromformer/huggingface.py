@@ -26,9 +26,8 @@ import numpy as np
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.by_layer import ByLayer, add_default_options
 from nystromformer.encoder import Encoder
-from nystromformer.encoder_config import EncoderConfig
+from nystromformer.encoder_config import ByLayer, EncoderConfig, add_default_options
 from nystromformer.errors import PretrainedError
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.huggingface_files import (

@@ -11,9 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention
-from nystromformer.attention.inputs import check_shapes
-from nystromformer.attention.options import CommonArguments
+from nystromformer.attention.base import Attention, CommonArguments, check_shapes
 from nystromformer.dot_product import attend
 from nystromformer.fused import attend_fused_head
 from nystromformer.landmarks import LANDMARKS, PINVS

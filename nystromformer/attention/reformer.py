@@ -27,9 +27,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import Attention
+from nystromformer.attention.base import Attention, CommonArguments
 from nystromformer.attention.hashing import hash_buckets, random_rotations
-from nystromformer.attention.options import CommonArguments
 from nystromformer.attention.random_key import make_random_key, read_random_key
 from nystromformer.ops import einsum
 from nystromformer.precision import at_least_float32

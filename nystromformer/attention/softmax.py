@@ -10,13 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax.nnx.nn.attention import dot_product_attention_weights
 
-from nystromformer.attention.base import Attention
-from nystromformer.attention.grouped_softmax import (
-    GroupSizes,
-    attend_in_groups,
-    choose_group_sizes,
-)
-from nystromformer.attention.inputs import (
+from nystromformer.attention.base import (
+    Attention,
+    CommonArguments,
     check_bias,
     check_query_mask,
     check_shapes,
@@ -25,7 +21,11 @@ from nystromformer.attention.inputs import (
     with_four_axes,
     zero_garbage,
 )
-from nystromformer.attention.options import CommonArguments
+from nystromformer.attention.grouped_softmax import (
+    GroupSizes,
+    attend_in_groups,
+    choose_group_sizes,
+)
 from nystromformer.fused import attend_fused
 from nystromformer.ops import mask_of_queries, zero_masked
 from nystromformer.validation import check_rate

@@ -9,8 +9,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.base import Attention
-from nystromformer.attention.inputs import key_mask, zero_garbage
+from nystromformer.attention.base import Attention, key_mask, zero_garbage
 from nystromformer.attention.nystrom import nystrom_attention
 from tests.attention.cases import MASK as PADDING
 from tests.attention.cases import (

@@ -103,7 +103,7 @@ def test_register_attention_takes_annotations_for_type_checkers_alone(tmp_path):
         "if TYPE_CHECKING:\n"
         "    from collections.abc import Sequence\n"
         "    from typing import Unpack\n"
-        "    from nystromformer.attention.options import CommonArguments\n"
+        "    from nystromformer.attention.base import CommonArguments\n"
         "class Mine(Attention):\n"
         "    def __init__(self, *, by: int = 1, sizes: Sequence[int] = (),\n"
         "                 **common: Unpack[CommonArguments]):\n"
