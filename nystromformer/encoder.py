@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
+from nystromformer.dropout import dropout, split_rng
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import (
     Block,
@@ -27,10 +28,7 @@ from nystromformer.layers import (
     make_dense,
     make_norm,
 )
-from nystromformer.ops import dropout, split_rng, zero_masked
-from nystromformer.precision import at_least_float32
-from nystromformer.rows import take_rows
-from nystromformer.sequence_blocks import ranks
+from nystromformer.ops import at_least_float32, ranks, take_rows, zero_masked
 
 embedding_init = nnx.initializers.normal(0.02)
 

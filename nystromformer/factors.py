@@ -12,9 +12,13 @@ import jax.numpy as jnp
 
 from nystromformer.landmarks import LANDMARKS, PINVS, random_positions
 from nystromformer.nystrom import choose_landmarks
-from nystromformer.ops import mask_of_queries, zero_masked
-from nystromformer.precision import at_least_float32
-from nystromformer.sequence_blocks import first_valid_positions, ranks
+from nystromformer.ops import (
+    at_least_float32,
+    first_valid_positions,
+    mask_of_queries,
+    ranks,
+    zero_masked,
+)
 
 
 def softmax_matrix(

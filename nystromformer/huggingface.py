@@ -37,7 +37,7 @@ from nystromformer.huggingface_files import (
     read_tensors,
 )
 from nystromformer.huggingface_layout import Layout, Tensors
-from nystromformer.precision import at_least_float32, cast_floats
+from nystromformer.ops import at_least_float32, cast_floats
 from nystromformer.validation import check_choice
 
 HEADS = ("masked_lm", "classification", None)

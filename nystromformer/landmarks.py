@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.nystrom import iterative_pinv, segment_means
-from nystromformer.precision import at_least_float32
-from nystromformer.sequence_blocks import ranks
+from nystromformer.ops import at_least_float32, ranks
 
 KMEANS_STEPS = 3
 

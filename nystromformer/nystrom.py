@@ -31,10 +31,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.dot_product import attend
-from nystromformer.ops import mask_of_queries, zero_masked
-from nystromformer.precision import at_least_float32, tensor_core_precision
-from nystromformer.rows import sum_rows
-from nystromformer.sequence_blocks import first_valid_positions, ranks
+from nystromformer.ops import (
+    at_least_float32,
+    first_valid_positions,
+    mask_of_queries,
+    ranks,
+    sum_rows,
+    tensor_core_precision,
+    zero_masked,
+)
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")

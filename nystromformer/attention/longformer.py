@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention, CommonArguments
 from nystromformer.dot_product import attend
-from nystromformer.sequence_blocks import to_blocks, to_blocks_with_margins
+from nystromformer.ops import to_blocks, to_blocks_with_margins
 from nystromformer.validation import check_range
 
 # The least tokens of a block of queries; smaller matrices are slow.
