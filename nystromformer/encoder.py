@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import find_attention
 from nystromformer.dropout import dropout, split_rng
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import (
@@ -43,7 +43,7 @@ def _share_attentions(blocks: Sequence[Block], config: EncoderConfig) -> None:
     It does so only for attentions that are `shared_across_layers`.
     """
     settings = [
-        (name, ATTENTIONS[name].complete_options(options))
+        (name, find_attention(name).complete_options(options))
         for name, options in config.attentions()
     ]
     for layer, block in enumerate(blocks):

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import find_attention
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import ByLayer, EncoderConfig, add_default_options
 from nystromformer.errors import PretrainedError
@@ -143,7 +143,7 @@ def _with_attention(
         attention_by_layer=add_default_options(name, by_layer, options_of),
     )
     for layer_attention in changed_config.attentions():
-        if ATTENTIONS[layer_attention.name].num_projections != 3:
+        if find_attention(layer_attention.name).num_projections != 3:
             raise ValueError(
                 f"{layer_attention.name} has no projections of its own for query, key "
                 "and value, and the weights have all three: take another attention"

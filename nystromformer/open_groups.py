@@ -4,7 +4,7 @@ import dataclasses
 import json
 from typing import Any
 
-from nystromformer.attention import ATTENTIONS, check_attention
+from nystromformer.attention import find_attention
 from nystromformer.encoder_config import add_default_options
 
 
@@ -58,8 +58,7 @@ class AttentionConfig(OpenGroup):
 
 def _options_in_configs(name: str) -> dict[str, Any]:
     """The options with which a config of that attention starts."""
-    check_attention(name, {})
-    return ATTENTIONS[name].config_defaults()
+    return find_attention(name).config_defaults()
 
 
 def parse_by_layer(text: str) -> dict[int, dict[str, Any]]:

@@ -141,6 +141,18 @@ def test_training_loads_no_model():
     assert lines_printed_by(program) == ["[]"]
 
 
+def test_an_attention_loads_no_other():
+    program = (
+        "import sys, nystromformer\n"
+        "from nystromformer.attention import check_attention\n"
+        "check_attention('linear', {})\n"
+        "for name in sys.modules:\n"
+        "    if name.startswith('nystromformer.attention.'):\n"
+        "        print(name.rpartition('.')[2])"
+    )
+    assert lines_printed_by(program) == ["base", "linear"]
+
+
 def test_a_report_loads_neither_model_nor_tasks():
     program = (
         "import json, sys, nystromformer.experiments.report.build\n"

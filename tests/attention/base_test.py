@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.attention.base import Attention, key_mask, zero_garbage
 from nystromformer.attention.nystrom import nystrom_attention
 from tests.attention.cases import MASK as PADDING
@@ -223,7 +223,7 @@ def test_self_attention_rejects_unequal_lengths():
         make("identity")(query, key, key)
 
 
-CROSS = [name for name, cls in ATTENTIONS.items() if not cls.self_attention_only]
+CROSS = [name for name in ATTENTIONS if not find_attention(name).self_attention_only]
 
 
 def make_cross(name, **sizes):
