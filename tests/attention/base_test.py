@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, find_attention
-from nystromformer.attention.base import Attention, key_mask, zero_garbage
+from nystromformer.attention.base import Attention, check_key_mask, zero_garbage
 from nystromformer.attention.nystrom import nystrom_attention
 from tests.attention.cases import MASK as PADDING
 from tests.attention.cases import (
@@ -128,7 +128,7 @@ FIRST_EXAMPLE = np.array([True, False])
     ids=["[B,1,1,S]", "[S]", "[1,1,1,S]", "[B,1,1,1]", "[]"],
 )
 def test_key_mask_broadcasts(mask, expected):
-    np.testing.assert_array_equal(key_mask(mask, B, S), expected)
+    np.testing.assert_array_equal(check_key_mask(mask, B, S), expected)
 
 
 def ones(*shape):
