@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nystromformer import pinv_kernel
 from nystromformer.dot_product import attend
 from nystromformer.ops import (
     at_least_float32,
@@ -138,12 +139,18 @@ def iterative_pinv(
         norm_inf = lax.all_gather(norm_inf, axis).max(0)
     z_0 = a.mT / (norm_1 * norm_inf)[..., None, None]
     iterate = functools.partial(_iterate, num_iters=num_iters)
-    precision = tensor_core_precision(a.dtype)
+    if pinv_kernel.can_iterate(a):
+        on_cuda = functools.partial(
+            pinv_kernel.iterate, step=_razavi_step, num_iters=num_iters
+        )
+    else:
+        precision = tensor_core_precision(a.dtype)
+        on_cuda = functools.partial(iterate, precision=precision)
     return lax.platform_dependent(
         a,
         z_0,
         cpu=functools.partial(iterate, precision="highest"),
-        cuda=functools.partial(iterate, precision=precision),
+        cuda=on_cuda,
         default=functools.partial(_iterate_in_a_loop, num_iters=num_iters),
     )
 

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
+
+from nystromformer.ops import is_before_ampere
 
 # A kernel's blocks have sizes that are powers of two, and its products 16 rows or more.
 SIZES = (16, 32, 64)
@@ -25,7 +25,21 @@ SIZES = (16, 32, 64)
 Step = Callable[[jax.Array, jax.Array, Any], jax.Array]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def can_iterate(a: jax.Array) -> bool:
+    """Whether there is a GPU, and the kernel takes matrices A [..., M, M] as these.
+
+    With several devices the answer is False: the matrices may be sharded over them, and
+    XLA would gather them all for a kernel.
+    """
+    return (
+        a.dtype == jnp.float32
+        and a.shape[-1] in SIZES
+        and jax.default_backend() == "gpu"
+        and jax.device_count() == 1
+        and not is_before_ampere()
+    )
+
+
 def iterate(
     a: jax.Array, z_0: jax.Array, step: Step, num_iters: int, interpret: bool = False
 ) -> jax.Array:
@@ -35,15 +49,27 @@ def iterate(
     computed by XLA, without a kernel. There is no forward mode.
 
     Args:
-      a: A [M, M] in float32, M in `SIZES`.
-      z_0: Z₀ [M, M] in float32.
+      a: A [..., M, M] in float32, M in `SIZES`.
+      z_0: Z₀ [..., M, M] in float32.
       step: a function of A, Z and a precision to the next Z, all [M, M].
       num_iters: the number of steps.
       interpret: whether to compute it step by step on any device, for tests.
 
     Returns:
-      Z [M, M].
+      Z [..., M, M].
     """
+    iterate_one = functools.partial(
+        _iterate, step=step, num_iters=num_iters, interpret=interpret
+    )
+    for _ in range(a.ndim - 2):
+        iterate_one = jax.vmap(iterate_one)
+    return iterate_one(a, z_0)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _iterate(
+    a: jax.Array, z_0: jax.Array, step: Step, num_iters: int, interpret: bool
+) -> jax.Array:
     kernel = functools.partial(
         _iterate_kernel, step=_with_precision(step, interpret), num_iters=num_iters
     )
@@ -53,7 +79,7 @@ def iterate(
 def _iterate_fwd(
     a: jax.Array, z_0: jax.Array, step: Step, num_iters: int, interpret: bool
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return iterate(a, z_0, step, num_iters, interpret), (a, z_0)
+    return _iterate(a, z_0, step, num_iters, interpret), (a, z_0)
 
 
 def _iterate_bwd(
@@ -66,7 +92,7 @@ def _iterate_bwd(
     return _pull_back(*residuals, gradient, step, num_iters, interpret)
 
 
-iterate.defvjp(_iterate_fwd, _iterate_bwd)
+_iterate.defvjp(_iterate_fwd, _iterate_bwd)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
@@ -175,9 +201,13 @@ def _call(
     interpret: bool,
 ) -> list[jax.Array]:
     """Runs a kernel on whole arrays; jax.vmap makes a block of threads of each."""
-    return pl.pallas_call(
+    # Imported here, since only who has such a GPU needs them.
+    from jax.experimental import pallas
+    from jax.experimental.pallas import triton
+
+    return pallas.pallas_call(
         kernel,
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in out_shapes],
-        compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
         interpret=interpret,
     )(*inputs)
