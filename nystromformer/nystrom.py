@@ -105,7 +105,10 @@ def segment_means(
 
 
 def iterative_pinv(
-    matrix: jax.Array, num_iters: int = 6, scale_over: Sequence[str] = ()
+    matrix: jax.Array,
+    num_iters: int = 6,
+    scale_over: Sequence[str] = (),
+    in_one_kernel: bool = False,
 ) -> jax.Array:
     """A⁺ by the third-order iteration of Razavi et al. (2014), eq. (14) of the paper.
 
@@ -126,6 +129,8 @@ def iterative_pinv(
         landmark_padding="count".
       scale_over: names of vmapped axes. All matrices along them are scaled by the
         largest norms among them, as the published code does over batch and heads.
+      in_one_kernel: whether an NVIDIA GPU does all iterations in one kernel, for the
+        matrices that `pinv_kernel.can_iterate`. There it has no forward mode.
 
     Returns:
       Z [..., M, M] in at least float32.
@@ -139,7 +144,7 @@ def iterative_pinv(
         norm_inf = lax.all_gather(norm_inf, axis).max(0)
     z_0 = a.mT / (norm_1 * norm_inf)[..., None, None]
     iterate = functools.partial(_iterate, num_iters=num_iters)
-    if pinv_kernel.can_iterate(a):
+    if in_one_kernel and pinv_kernel.can_iterate(a):
         on_cuda = functools.partial(
             pinv_kernel.iterate, step=_razavi_step, num_iters=num_iters
         )

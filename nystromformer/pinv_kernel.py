@@ -3,7 +3,8 @@
 XLA computes each product of the iterations, and of their gradient, by a kernel of its
 own, more than a hundred for a layer. They are small: a matrix of 64 × 64 fits in the
 registers of one block of threads, which here does all iterations on it. Written in
-Pallas and compiled by Triton.
+Pallas and compiled by Triton. The kernel is compiled for an H200 and interpreted on a
+CPU in the tests; no GPU has run it yet, and so nothing takes it unless asked.
 
 Letters: M landmarks.
 """

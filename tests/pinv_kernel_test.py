@@ -79,12 +79,18 @@ def test_second_derivative_is_that_of_the_iterations():
     assert relative_error(actual, expected) < TOLERANCE["float32"]
 
 
-def kernels_called(platform, num_landmarks=16, dtype=jnp.float32):
+def kernels_called(platform, num_landmarks=16, dtype=jnp.float32, pinv_kernel=True):
     """How many kernels of Triton attention and its gradient call on a platform."""
     x = jax.ShapeDtypeStruct((2, 64, 2, 8), dtype)
 
     def total(query, key, value):
-        out = nystrom_attention(query, key, value, num_landmarks=num_landmarks)
+        out = nystrom_attention(
+            query,
+            key,
+            value,
+            num_landmarks=num_landmarks,
+            pinv_kernel=pinv_kernel,
+        )
         return out.astype(jnp.float32).sum()
 
     gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
@@ -114,6 +120,10 @@ def test_none_elsewhere(a_gpu, platform):
 
 def test_sizes_that_no_kernel_takes_go_to_xla(a_gpu):
     assert kernels_called("cuda", num_landmarks=24) == 0
+
+
+def test_none_unless_asked(a_gpu):
+    assert kernels_called("cuda", pinv_kernel=False) == 0
 
 
 def test_none_with_several_devices(a_gpu, monkeypatch):
