@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nystromformer import pinv_kernel
 from nystromformer.dot_product import attend
 from nystromformer.ops import (
     at_least_float32,
@@ -104,7 +105,10 @@ def segment_means(
 
 
 def iterative_pinv(
-    matrix: jax.Array, num_iters: int = 6, scale_over: Sequence[str] = ()
+    matrix: jax.Array,
+    num_iters: int = 6,
+    scale_over: Sequence[str] = (),
+    in_one_kernel: bool = False,
 ) -> jax.Array:
     """A⁺ by the third-order iteration of Razavi et al. (2014), eq. (14) of the paper.
 
@@ -125,6 +129,8 @@ def iterative_pinv(
         landmark_padding="count".
       scale_over: names of vmapped axes. All matrices along them are scaled by the
         largest norms among them, as the published code does over batch and heads.
+      in_one_kernel: whether an NVIDIA GPU does all iterations in one kernel, for the
+        matrices that `pinv_kernel.can_iterate`. There it has no forward mode.
 
     Returns:
       Z [..., M, M] in at least float32.
@@ -138,12 +144,18 @@ def iterative_pinv(
         norm_inf = lax.all_gather(norm_inf, axis).max(0)
     z_0 = a.mT / (norm_1 * norm_inf)[..., None, None]
     iterate = functools.partial(_iterate, num_iters=num_iters)
-    precision = tensor_core_precision(a.dtype)
+    if in_one_kernel and pinv_kernel.can_iterate(a):
+        on_cuda = functools.partial(
+            pinv_kernel.iterate, step=_razavi_step, num_iters=num_iters
+        )
+    else:
+        precision = tensor_core_precision(a.dtype)
+        on_cuda = functools.partial(iterate, precision=precision)
     return lax.platform_dependent(
         a,
         z_0,
         cpu=functools.partial(iterate, precision="highest"),
-        cuda=functools.partial(iterate, precision=precision),
+        cuda=on_cuda,
         default=functools.partial(_iterate_in_a_loop, num_iters=num_iters),
     )
 

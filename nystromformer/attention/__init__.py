@@ -119,7 +119,7 @@ def make_attention(
         nystrom     num_landmarks=64, num_pinv_iters=6, conv_kernel_size=0,
                     landmark_padding="mask", landmarks="segment_means",
                     landmark_seed=0, pinv="iterative", pinv_init="per_matrix",
-                    fused=False
+                    pinv_kernel=False, fused=False
         softmax     dropout_rate=0.0, fused=True
         bigbird     block_size=64, num_random_blocks=3
         efficient   none
