@@ -1,5 +1,6 @@
 """A run: what it writes, that it resumes bit-equal, that it stops as it should."""
 
+import functools
 import os
 import signal
 
@@ -186,19 +187,22 @@ def test_fit_trains_validates_and_resumes_with_remat(trainer_in, tmp_path, monke
 class WithItsOwnDropout(BagOfTokens):
     """Draws from a random stream of its own, as flax's layers do."""
 
-    def __init__(self, rngs):
+    def __init__(self, impl, rngs):
         super().__init__(rngs)
-        self.dropout = nnx.Dropout(0.25, rngs=rngs)
+        key = jax.random.key(0, impl=impl)
+        self.dropout = nnx.Dropout(0.25, rngs=nnx.Rngs(key))
 
     def __call__(self, inputs, mask, dropout_rng=None):
         logits = super().__call__(inputs, mask, dropout_rng)
         return self.dropout(logits, deterministic=dropout_rng is None)
 
 
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_fit_of_a_model_with_a_random_stream_resumes_bit_equal(
-    trainer_in, tmp_path, monkeypatch
+    trainer_in, tmp_path, monkeypatch, impl
 ):
-    check_resumes_bit_equal(trainer_in, tmp_path, monkeypatch, model=WithItsOwnDropout)
+    model = functools.partial(WithItsOwnDropout, impl)
+    check_resumes_bit_equal(trainer_in, tmp_path, monkeypatch, model=model)
 
 
 @pytest.mark.parametrize(
