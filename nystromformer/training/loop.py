@@ -26,6 +26,13 @@ from nystromformer.training.run_state import RunState
 from nystromformer.training.step import State, Weights
 from nystromformer.training_config import TrainConfig
 
+# An embedding gives NaN for a token that it does not have, and so does a cross-entropy
+# for a class.
+ADVICE = (
+    "if the model has every token and class of the data, a lower "
+    "config.optimizer.learning_rate may help, in a new workdir"
+)
+
 
 class Trainer:
     """One training run in a workdir, new or resumed from its newest checkpoint.
@@ -149,6 +156,8 @@ class Trainer:
         for name, split in self.splits.items():
             if not split.num_examples:
                 raise ConfigError(f"the split {name} has no examples")
+            if (split.labels < 0).all():
+                raise ConfigError(f"no token of the split {name} has a label")
         num_examples = self.splits["train"].num_examples
         if num_examples < self.config.batch_size:
             raise ConfigError(
@@ -202,12 +211,7 @@ class Trainer:
 
         culprits = jax.device_get(finite).name_culprits()
         if culprits:
-            [example_ids] = self._example_ids(self.step - 1, 1)
-            raise NotFiniteError(
-                f"step {self.step}: not finite: {culprits}; if the model has a class "
-                f"for the label {train.labels[example_ids].max()}, a lower "
-                "config.optimizer.learning_rate may help, in a new workdir"
-            )
+            raise NotFiniteError(f"step {self.step}: not finite: {culprits}; {ADVICE}")
         return num_steps * config.batch_size / self.timer.seconds
 
     def _example_ids(self, first_step: int, num_steps: int) -> np.ndarray:
@@ -243,8 +247,7 @@ class Trainer:
         )
         if metrics and not math.isfinite(metrics["loss"]):
             raise NotFiniteError(
-                f"step {self.step}: the {split} loss is not finite; a lower "
-                "config.optimizer.learning_rate may help, in a new workdir"
+                f"step {self.step}: the {split} loss is not finite; {ADVICE}"
             )
         return metrics
 
@@ -290,8 +293,8 @@ class Trainer:
         """
         if self.run_state.best_step is None:
             raise NotFiniteError(
-                f"the validation {self.objective.select} was never finite; a lower "
-                "config.optimizer.learning_rate may help, in a new workdir"
+                f"the validation {self.objective.select} was never finite, though the "
+                "loss was: see whether anything in the split counts for it"
             )
         weights = device_put_global(self.mesh, self.best)
         test_metrics = {}

@@ -6,6 +6,7 @@ import signal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -222,6 +223,14 @@ def test_trainer_refuses_splits_that_are_too_small(
     small_splits = {name: make_split(0, size) for name, size in sizes.items()}
     with pytest.raises(ConfigError, match=message):
         Trainer(programs, config, small_splits, tmp_path)
+
+
+def test_trainer_refuses_a_split_without_a_labelled_token(trainer_in, splits, tmp_path):
+    run = trainer_in(tmp_path)
+    unlabelled = make_split(0, 5)
+    unlabelled.labels = -np.ones(unlabelled.inputs.shape, np.int32)
+    with pytest.raises(ConfigError, match="no token of the split test has a label"):
+        Trainer(run.programs, run.config, splits | {"test": unlabelled}, tmp_path)
 
 
 def test_trainer_refuses_epochs_whose_steps_nobody_has_counted(
