@@ -53,6 +53,12 @@ def save_step(workdir: epath.PathLike, step: int, state: Any, meta: Any) -> None
             (folder / str(old_step)).rmtree()
 
 
+def delete_steps(workdir: epath.PathLike) -> None:
+    """Deletes all checkpoints, which only an unfinished run needs."""
+    if is_host_0():
+        (epath.Path(workdir) / FOLDER).rmtree()
+
+
 def restore(workdir: epath.PathLike, like: Tree) -> tuple[Tree, Any] | None:
     """Loads the newest checkpoint that is whole.
 

@@ -9,14 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from nystromformer.training.augmentation import Augmented
 
 from nystromformer.encoder import EncoderConfig
-from nystromformer.errors import ConfigError
+from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.heads import SequenceClassifier
 from nystromformer.training import loop
-from nystromformer.training.augmentation import Augmented
 from nystromformer.training.checkpoint import load_weights, saved_steps, weights_sha256
-from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training_config import TrainConfig

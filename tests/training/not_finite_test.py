@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from nystromformer.errors import NotFiniteError
-from nystromformer.training.metrics import label_sums
-from nystromformer.training.objective import Classification
+from nystromformer.training.objective import Classification, label_sums
 from tests.training.conftest import BagOfTokens
 from tests.training.metrics_file import rows_of
 
