@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from types import SimpleNamespace
 
 import jax
@@ -18,12 +17,10 @@ from nystromformer.experiments.report.tables import score_table
 from nystromformer.experiments.run import load_and_compile, run_training, summarize
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.experiments.workdir import write_json
-from nystromformer.training import loop
 from nystromformer.training.checkpoint import save_weights, weights_sha256
 from nystromformer.training.devices import make_mesh
-from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.optimizer import make_optimizer
-from tests.small import make_config, untrained
+from tests.small import make_config, stopped_at_once, untrained
 from tests.tolerance import TOLERANCE
 
 # Sequences have 24 to 48 tokens, and most of them few: some are exact.
@@ -62,10 +59,8 @@ def done(tmp_path_factory):
         "train__init_from": str(folder / "source"),
     }
     experiment = Experiment(make_config("nystrom,quick", **settings))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Trainer, "_signum", lambda _: signal.SIGTERM)
-        with pytest.raises(Interrupted, match="at step 1"):
-            run_training(experiment, epath.Path(folder / "run"))
+    with stopped_at_once():
+        run_training(experiment, epath.Path(folder / "run"))
     shutil.rmtree(folder / "source")  # a run that has begun needs it no more
     result = run_training(experiment, epath.Path(folder / "run"))
     saved = json.loads((folder / "run" / "result.json").read_text())
@@ -226,7 +221,7 @@ def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(
     experiment, _, programs = load_and_compile(Experiment(config), mesh)
 
     assert experiment.config.train.num_steps == num_steps
-    optimizer = programs.definition.optimizer
+    optimizer = programs.optimizer
     expected = make_optimizer(config.optimizer, num_steps)
     assert last_update(optimizer, num_steps) == pytest.approx(
         last_update(expected, num_steps), rel=TOLERANCE["same"]

@@ -1,6 +1,5 @@
 """A run has its own data and its workdir, and loads while it compiles."""
 
-import signal
 import threading
 
 import jax
@@ -13,11 +12,9 @@ from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import load_and_compile, make_example, run_training
 from nystromformer.experiments.workdir import is_locked, write_json
-from nystromformer.training import loop
 from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.data import HostSplit
-from nystromformer.training.interrupt import Interrupted
-from tests.small import make_config, untrained
+from tests.small import make_config, stopped_at_once, untrained
 
 
 @pytest.fixture
@@ -41,10 +38,8 @@ def test_run_training_goes_on_with_its_own_data_alone(
     experiment, monkeypatch, tmp_path
 ):
     workdir = epath.Path(tmp_path / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_signum", lambda _: signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            run_training(experiment, workdir)
+    with stopped_at_once():
+        run_training(experiment, workdir)
 
     splits = experiment.load()
     reversed_train = splits["train"].take(slice(None, None, -1))
