@@ -7,7 +7,7 @@ import pytest
 from configs.defaults import attention, make_config
 from lra_tasks import LRA
 from lra_tasks.task import TASKS, get_task
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment
 from tests import small
@@ -47,7 +47,8 @@ def test_every_preset_is_a_config(task):
 @pytest.mark.parametrize("task", MODULES)
 def test_every_preset_names_options_of_an_attention(task):
     options = set()
-    for cls in ATTENTIONS.values():
+    for name in ATTENTIONS:
+        cls = find_attention(name)
         options |= {f"attention.{option}" for option in cls.options()}
     base = MODULES[task].get_config.keywords["settings"]
     for settings in [base, *MODULES[task].PRESETS.values()]:
@@ -100,7 +101,7 @@ def test_as_published_keeps_the_data_and_sizes_of_quick(task, name):
     }
 
 
-SIZED_ATTENTIONS = [name for name, cls in ATTENTIONS.items() if cls.size_option]
+SIZED_ATTENTIONS = [name for name in ATTENTIONS if find_attention(name).size_option]
 
 
 @pytest.mark.parametrize("attention", SIZED_ATTENTIONS)

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.config import OptimizerConfig, TrainConfig
-from nystromformer.ops import dropout
+from nystromformer.dropout import dropout
 from nystromformer.training.loop import Run, open_run
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
