@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer.encoder import SelfAttention
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import make_example
-from nystromformer.layers import SelfAttention
 from nystromformer.nystrom import iterative_pinv
 from nystromformer.training.data import HostSplit
 from tests.commands import ROOT

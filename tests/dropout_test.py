@@ -13,17 +13,19 @@ from flax import nnx
 from nystromformer import dropout as core
 from nystromformer import factors
 from nystromformer.attention.softmax import SoftmaxAttention
-from nystromformer.dropout import random_uint16
-from nystromformer.encoder import Encoder
-from nystromformer.heads import (
-    DenoisingClassifier,
-    DenoisingPairClassifier,
+from nystromformer.classifiers import (
     FirstTokenClassifier,
-    MaskedLanguageModel,
-    MaskedOrderModel,
     PairClassifier,
     SequenceClassifier,
     TokenClassifier,
+)
+from nystromformer.dropout import random_uint16
+from nystromformer.encoder import Encoder
+from nystromformer.token_models import (
+    DenoisingClassifier,
+    DenoisingPairClassifier,
+    MaskedLanguageModel,
+    MaskedOrderModel,
 )
 from tests.encoder_cases import INPUTS, MASK, B, D, L, V, call, encoder_config
 from tests.tolerance import TOLERANCE, relative_error

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from nystromformer.layers import Dense, LayerNorm
+from nystromformer.encoder import Dense, LayerNorm
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from flax import nnx
 
 from nystromformer.dot_product import attend
 from nystromformer.dropout import dropout
-from nystromformer.encoder import Encoder
+from nystromformer.encoder import Encoder, make_norm
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.layers import make_norm
 from nystromformer.nystrom import segment_means
 from nystromformer.ops import (
     MAX_IDS_BY_PRODUCT,

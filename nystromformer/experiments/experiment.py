@@ -11,12 +11,11 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from lra_tasks.task import Split, Task, get_task
-from nystromformer.config import Config, ModelConfig
+from nystromformer.config import Config, ModelConfig, OpenGroup
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import make_augment
 from nystromformer.experiments.cores import use_all_cores
 from nystromformer.experiments.objectives import OBJECTIVES, ObjectiveSpec
-from nystromformer.open_groups import OpenGroup
 from nystromformer.training.objective import Objective
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import Programs, split_weights

@@ -22,8 +22,8 @@ from nystromformer.experiments.workdir import (
     read_result,
 )
 from nystromformer.factors import nystrom_rows, softmax_matrix
-from nystromformer.heads import MaskedLanguageModel
 from nystromformer.run_files import BEST_FOLDER, CONFIG_FILE
+from nystromformer.token_models import MaskedLanguageModel
 from nystromformer.training.checkpoint import load_weights
 from nystromformer.training.data import HostSplit
 from nystromformer.training.loop import evaluate

@@ -15,8 +15,8 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun, load_run
 from nystromformer.experiments.workdir import read_config, read_result
-from nystromformer.heads import MaskedLanguageModel
 from nystromformer.run_files import has_imported_weights
+from nystromformer.token_models import MaskedLanguageModel
 from nystromformer.training.step import Weights, leaves_by_name
 
 # The names of arrays whose number of rows may differ.

@@ -22,7 +22,7 @@ from nystromformer.attention import (
 )
 from nystromformer.attention.base import Attention
 from nystromformer.attention.nystrom import NystromAttention, nystrom_attention
-from nystromformer.open_groups import AttentionConfig
+from nystromformer.config import AttentionConfig
 from tests.attention.cases import make, random_qkv
 
 

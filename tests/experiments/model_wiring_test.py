@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from nystromformer import heads
+from nystromformer import classifiers
 from nystromformer.attention import find_attention, make_attention
 from nystromformer.config import ModelConfig, key_types
 from nystromformer.encoder import EncoderConfig
@@ -35,7 +35,9 @@ def listops_classifier(rngs, *, pooling="mean", **changes):
         "dropout_rate": 0.1,
     }
     config = EncoderConfig(**options | changes)
-    return heads.SequenceClassifier(config, num_classes=10, pooling=pooling, rngs=rngs)
+    return classifiers.SequenceClassifier(
+        config, num_classes=10, pooling=pooling, rngs=rngs
+    )
 
 
 # Another value than the paper's for every option of the model.

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer.classifiers import SequenceClassifier
 from nystromformer.config import OptimizerConfig
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import SequenceClassifier
 from nystromformer.huggingface import load_pretrained
 from nystromformer.training.data import Chunk, DeviceRows, train_example_ids
 from nystromformer.training.objective import Classification

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import DenoisingClassifier
+from nystromformer.token_models import DenoisingClassifier
 from nystromformer.training.data import Batch
 from nystromformer.training.masked import ClassificationDenoising
 

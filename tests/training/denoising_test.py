@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 
-from nystromformer.heads import DenoisingPairClassifier
+from nystromformer.token_models import DenoisingPairClassifier
 from nystromformer.training.data import Batch, HostSplit
 from nystromformer.training.loop import evaluate
 from nystromformer.training.objective import Classification, Totals

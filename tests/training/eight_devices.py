@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from nystromformer.classifiers import SequenceClassifier
 from nystromformer.config import OptimizerConfig, TrainConfig
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import Interrupted
-from nystromformer.heads import SequenceClassifier
 from nystromformer.training.data import HostSplit, train_example_ids
 from nystromformer.training.devices import check_same_on_all_hosts, make_mesh
 from nystromformer.training.loop import Run, open_run, train

@@ -10,8 +10,8 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 
 from nystromformer.attention import ATTENTIONS
+from nystromformer.classifiers import PairClassifier, SequenceClassifier
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import PairClassifier, SequenceClassifier
 from nystromformer.training.data import HostSplit
 from nystromformer.training.objective import Classification, Totals
 from nystromformer.training.step import batch_gradient, split_weights

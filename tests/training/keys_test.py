@@ -12,14 +12,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer.classifiers import TokenClassifier
 from nystromformer.config import TrainConfig
 from nystromformer.encoder import EncoderConfig
 from nystromformer.experiments.augmentations import augment_batch
-from nystromformer.heads import (
-    DenoisingClassifier,
-    MaskedLanguageModel,
-    TokenClassifier,
-)
+from nystromformer.token_models import DenoisingClassifier, MaskedLanguageModel
 from nystromformer.training.data import Chunk, HostSplit, train_example_ids
 from nystromformer.training.loop import open_run, train
 from nystromformer.training.masked import ClassificationDenoising, MaskedTokens

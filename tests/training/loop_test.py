@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer.classifiers import SequenceClassifier
 from nystromformer.encoder import EncoderConfig
 from nystromformer.errors import ConfigError, Interrupted
-from nystromformer.heads import SequenceClassifier
 from nystromformer.training import loop
 from nystromformer.training.checkpoint import (
     delete_steps,

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import MaskedLanguageModel
+from nystromformer.token_models import MaskedLanguageModel
 from nystromformer.training.data import Batch, HostSplit
 from nystromformer.training.loop import evaluate
 from nystromformer.training.masked import MaskedOrder, MaskedTokens

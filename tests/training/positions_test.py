@@ -9,8 +9,8 @@ import pytest
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 
+from nystromformer.classifiers import TokenClassifier
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import TokenClassifier
 from nystromformer.training.data import Batch, HostSplit
 from nystromformer.training.loop import evaluate
 from nystromformer.training.objective import Positions, Totals

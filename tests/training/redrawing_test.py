@@ -5,8 +5,8 @@ import numpy as np
 import optax
 import pytest
 
+from nystromformer.classifiers import SequenceClassifier
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.heads import SequenceClassifier
 from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.data import Chunk, HostSplit, train_example_ids
 from nystromformer.training.devices import device_put_global

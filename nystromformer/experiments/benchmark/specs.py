@@ -7,8 +7,8 @@ import jax
 
 from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.attention.base import Attention
+from nystromformer.config import parse_value
 from nystromformer.errors import ConfigError
-from nystromformer.open_groups import parse_value
 
 WHOLE_SOFTMAX = "softmax_all_scores"
 # Exact attention twice, and Nyström attention with its convolution of V and without it.

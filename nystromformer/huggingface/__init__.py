@@ -26,18 +26,19 @@ import numpy as np
 from flax import nnx
 
 from nystromformer.attention import find_attention
+from nystromformer.classifiers import FirstTokenClassifier
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import ByLayer, EncoderConfig, add_default_options
 from nystromformer.errors import PretrainedError
-from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
-from nystromformer.huggingface_files import (
+from nystromformer.huggingface.files import (
     check_is_of_sequences,
     read_config,
     read_layout,
     read_tensors,
 )
-from nystromformer.huggingface_layout import Layout, Tensors
+from nystromformer.huggingface.layout import Layout, Tensors
 from nystromformer.ops import at_least_float32, cast_floats
+from nystromformer.token_models import MaskedLanguageModel
 from nystromformer.validation import check_choice
 
 HEADS = ("masked_lm", "classification", None)

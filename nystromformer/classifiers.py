@@ -1,6 +1,6 @@
-"""Models of a task: an encoder, and heads of classes or of tokens.
+"""Models that classify: an encoder, a pooling in which padding has no part, a head.
 
-Letters: B batch, L length, D model dim, F features of an input, C classes, V words.
+Letters: B batch, L length, D model dim, F features of an input, C classes.
 """
 
 import dataclasses
@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.dropout import dropout, split_rng
-from nystromformer.encoder import Encoder, check_arrays
+from nystromformer.encoder import Encoder, check_arrays, jax_gelu, kernel_init
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.layers import jax_gelu, kernel_init, make_dense, make_norm
-from nystromformer.ops import at_least_float32, einsum
-from nystromformer.pooling import POOLINGS, pool
+from nystromformer.ops import at_least_float32, zero_masked
 from nystromformer.streams import HEAD_DROPOUT
 from nystromformer.validation import check_choice
+
+POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")
 
 
 def make_linear(in_features: int, out_features: int, *, rngs: nnx.Rngs) -> nnx.Linear:
@@ -102,7 +102,7 @@ class SequenceClassifier(Model):
     Args:
       config: the settings of the encoder.
       num_classes: C.
-      pooling: "mean", "padded_mean", "max", "last" or "cls_token"; see `pooling.pool`.
+      pooling: "mean", "padded_mean", "max", "last" or "cls_token"; see `pool`.
       rngs: the keys for the initial values of parameters.
     """
 
@@ -151,7 +151,7 @@ class PairClassifier(SequenceClassifier):
         return self.head(jnp.concatenate([x0, x1, x0 * x1, x0 - x1], axis=-1))
 
 
-def _check_no_cls_token(config: EncoderConfig) -> None:
+def check_no_cls_token(config: EncoderConfig) -> None:
     """Raises ValueError if the encoder puts a [CLS] vector in front of the tokens."""
     if config.cls_token:
         raise ValueError(
@@ -168,7 +168,7 @@ class TokenClassifier(Model):
     """
 
     def __init__(self, config: EncoderConfig, *, num_classes: int, rngs: nnx.Rngs):
-        _check_no_cls_token(config)
+        check_no_cls_token(config)
         self.encoder = Encoder(config, rngs=rngs)
         self.out = make_linear(config.model_dim, num_classes, rngs=rngs)
 
@@ -176,84 +176,6 @@ class TokenClassifier(Model):
         self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
     ) -> jax.Array:
         return self.out(x)
-
-
-class TokenDecoder(Model):
-    """A model that predicts tokens from the encoder's vectors (`decode`).
-
-    The decoder is Linear, GELU, LayerNorm and the embedding, with a bias of its own, as
-    in BERT and the published Nyströmformer.
-    """
-
-    def add_decoder(self, config: EncoderConfig, rngs: nnx.Rngs) -> None:
-        """Makes the decoder's parameters, behind those of the encoder.
-
-        Raises:
-          ValueError: a config whose inputs are features.
-        """
-        if config.vocab_size is None:
-            raise ValueError(
-                "a decoder predicts token ids, but the inputs are features (input_dim="
-                f"{config.input_dim}): take a model without a decoder"
-            )
-        self.transform = make_dense(config, config.model_dim, config.model_dim, rngs)
-        self.norm = make_norm(config, rngs)
-        self.bias = nnx.Param(jnp.zeros(config.vocab_size))
-        self.approximate = config.gelu == "tanh"
-
-    def decode(self, x: jax.Array) -> jax.Array:
-        """The encoder's vectors [..., D] -> logits [..., V] in at least float32."""
-        hidden = jax_gelu(self.transform(x), approximate=self.approximate)
-        embedding = self.encoder.embedding.embedding[...].astype(x.dtype)
-        logits = einsum("...d,vd->...v", self.norm(hidden), embedding)
-        return logits + jnp.broadcast_to(self.bias[...], logits.shape)
-
-
-class DenoisingClassifier(TokenDecoder, SequenceClassifier):
-    """A classifier of one sequence that also predicts masked tokens."""
-
-    def __init__(
-        self,
-        config: EncoderConfig,
-        *,
-        num_classes: int,
-        pooling: str = "mean",
-        rngs: nnx.Rngs,
-    ):
-        super().__init__(config, num_classes=num_classes, pooling=pooling, rngs=rngs)
-        self.add_decoder(config, rngs)
-
-
-class DenoisingPairClassifier(DenoisingClassifier, PairClassifier):
-    """A classifier of two sequences that also predicts masked tokens."""
-
-
-class MaskedLanguageModel(TokenDecoder):
-    """A token for each position."""
-
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        _check_no_cls_token(config)
-        self.encoder = Encoder(config, rngs=rngs)
-        self.add_decoder(config, rngs)
-
-    def read(
-        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
-    ) -> jax.Array:
-        return self.decode(x)
-
-
-class MaskedOrderModel(MaskedLanguageModel):
-    """Masked tokens, and the order of two parts from the first vector, as in BERT."""
-
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        super().__init__(config, rngs=rngs)
-        self.pooler = make_linear(config.model_dim, config.model_dim, rngs=rngs)
-        self.ordered = make_linear(config.model_dim, 2, rngs=rngs)
-
-    def order(self, x: jax.Array) -> jax.Array:
-        """The encoder's vectors [B, L, D] -> logits [B, 2] in at least float32."""
-        first = x[:, 0].astype(at_least_float32(x.dtype))
-        return self.ordered(jnp.tanh(self.pooler(first)))
 
 
 class FirstTokenClassifier(Model):
@@ -299,3 +221,78 @@ class FirstTokenClassifier(Model):
         else:
             hidden = jax_gelu(hidden, approximate=self.approximate)
         return self.out(dropout(hidden, self.dropout_rate, rngs[1]))
+
+
+def pool(
+    pooling: str, x: jax.Array, mask: jax.Array | None, *, max_length: int
+) -> jax.Array:
+    """Pools the vectors of a sequence.
+
+    Args:
+      pooling: a name in POOLINGS. "mean" or "max" over the valid tokens;
+        "padded_mean", their sum divided by max_length, as published; "last", the last
+        valid token; or "cls_token", the first vector, which is a learned one.
+      x: [B, L, D].
+      mask: [B, L] bool, True = valid; None = all.
+      max_length: the max_length of the encoder, the divisor of "padded_mean".
+
+    Returns:
+      [B, D] in at least float32.
+    """
+    if pooling == "mean":
+        return pool_mean(x, mask)
+    if pooling == "padded_mean":
+        return pool_padded_mean(x, mask, max_length)
+    if pooling == "max":
+        return pool_max(x, mask)
+    if pooling == "last":
+        return pool_last(x, mask)
+    return x[:, 0].astype(at_least_float32(x.dtype))
+
+
+def pool_mean(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The mean over valid tokens.
+
+    Args:
+      x: [B, L, D].
+      mask: [B, L] bool, True = valid; None = all.
+
+    Returns:
+      [B, D] in at least float32, zero where no token is valid.
+    """
+    dtype = at_least_float32(x.dtype)
+    if mask is None:
+        return x.mean(1, dtype=dtype)
+    total = zero_masked(x, mask).sum(1, dtype=dtype)
+    num_valid = jnp.maximum(mask.sum(1, dtype=dtype), 1)
+    return total / num_valid[:, None]
+
+
+def pool_padded_mean(
+    x: jax.Array, mask: jax.Array | None, max_length: int
+) -> jax.Array:
+    """The sum over valid tokens divided by max_length; the rest as in `pool_mean`."""
+    total = zero_masked(x, mask).sum(1, dtype=at_least_float32(x.dtype))
+    return total / max_length
+
+
+def pool_max(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The maximum over valid tokens; arguments and result are those of `pool_mean`."""
+    x = x.astype(at_least_float32(x.dtype))
+    if mask is None:
+        return x.max(1)
+    lowest = jnp.finfo(x.dtype).min
+    largest = jnp.where(mask[:, :, None], x, lowest).max(1)
+    has_tokens = mask.any(1)
+    return jnp.where(has_tokens[:, None], largest, 0)
+
+
+def pool_last(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The vector of the last valid token; arguments and result as in `pool_mean`."""
+    x = x.astype(at_least_float32(x.dtype))
+    if mask is None:
+        return x[:, -1]
+    num_behind = jnp.argmax(mask[:, ::-1], axis=1)  # tokens behind the last valid one
+    last = x.shape[1] - 1 - num_behind
+    tokens = zero_masked(x, mask)
+    return jnp.take_along_axis(tokens, last[:, None, None], axis=1)[:, 0]

@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
-from nystromformer.huggingface_layout import (
+from nystromformer.huggingface.layout import (
     LAYOUTS,
     OLD_ENDINGS,
     WORDS,

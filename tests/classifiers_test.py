@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.encoder_config import EncoderConfig
-from nystromformer.heads import (
+from nystromformer.classifiers import (
     FirstTokenClassifier,
-    MaskedLanguageModel,
-    MaskedOrderModel,
     PairClassifier,
     SequenceClassifier,
     TokenClassifier,
 )
+from nystromformer.encoder_config import EncoderConfig
+from nystromformer.token_models import MaskedLanguageModel, MaskedOrderModel
 from tests.encoder_cases import (
     INPUTS,
     LENGTHS,
