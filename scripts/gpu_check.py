@@ -3,10 +3,11 @@
     python scripts/gpu_check.py --out=DIR
 
 compares every attention, also those that --load adds, with float64 on the host: its
-output and all gradients, with padding and with holes in the mask. Then it measures exact
-attention, cuDNN's and Nyström attention as scripts/benchmark.py does, two sequences of
-eight heads of 64 in bfloat16. DIR/correctness.jsonl has a line for each check as soon as
-it has ended, and DIR/README.md the times. The exit status is 1 if a check fails.
+output and all gradients, with padding and with holes in the mask. Then it measures
+exact attention, cuDNN's and Nyström attention as scripts/benchmark.py does, two
+sequences of eight heads of 64 in bfloat16. DIR/correctness.jsonl has a line for each
+check as soon as it has ended, and DIR/speed/README.md the times. The exit status is 1
+if a check fails.
 """
 
 import json
@@ -18,7 +19,6 @@ from absl import flags
 from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli, markdown, provenance
-from nystromformer.experiments.speed import page
 from nystromformer.experiments.speed.attentions import (
     attention_groups,
     cudnn_baseline,
@@ -29,8 +29,10 @@ from nystromformer.experiments.speed.correctness import (
     format_row,
     list_cases,
 )
+from nystromformer.experiments.speed.page import Page, write_benchmark
 from nystromformer.experiments.speed.timing import check_single_gpu
 
+CHECKS = "correctness.jsonl"
 MEASURED = ("softmax", "nystrom-64,conv_kernel_size=0")
 
 _OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
@@ -45,7 +47,7 @@ _LENGTH = flags.DEFINE_multi_integer(
 def main() -> None:
     """Checks the attentions, measures their speed, and gives the verdict."""
     out = cli.local_folder(_OUT.value)
-    markdown.check_folder(out, page.FILE)
+    markdown.check_folder(out, CHECKS)
     names = _ATTENTION.value or list(ATTENTIONS)
     for name in names:
         if name not in ATTENTIONS:
@@ -58,7 +60,7 @@ def main() -> None:
 
     failures = []
     cases = [case for case in list_cases() if case.name in names]
-    with open(out / "correctness.jsonl", "w") as stream:
+    with open(out / CHECKS, "w") as stream:
         for row in check_cases(cases):
             print(json.dumps(row), file=stream, flush=True)
             print(format_row(row), flush=True)
@@ -74,7 +76,7 @@ def main() -> None:
         head_dim=64,
         dtypes=["bfloat16"],
     )
-    page.write_benchmark(page.Page(groups), out, rounds=5)
+    write_benchmark(Page(groups), out / "speed", rounds=5)
     if failures:
         sys.exit("\n".join(["correctness FAILED:", *failures]))
 

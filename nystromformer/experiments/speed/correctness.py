@@ -109,7 +109,7 @@ def check_cases(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
 
 
 def format_row(row: dict[str, Any]) -> str:
-    """One line of text for a row of `check_cases`: the verdict, and the largest error."""
+    """One line for a row of `check_cases`: the verdict, and the largest error."""
     verdict = "ok" if row["passed"] else "FAILED"
     if "failure" in row:
         return f"{verdict}: {row['case']}: {row['failure']}"
