@@ -5,8 +5,8 @@ import json
 import pytest
 
 from lra_tasks import LRA
-from nystromformer.experiments.speed import tables
-from nystromformer.experiments.speed.tables import TABLES, Baselines
+from nystromformer.experiments.speed import named_tables
+from nystromformer.experiments.speed.named_tables import TABLES, Baselines
 
 NO_BASELINES = Baselines(attention=[], step=[])
 
@@ -23,8 +23,8 @@ def calls(monkeypatch):
 
         return groups
 
-    monkeypatch.setattr(tables, "attention_groups", record("attention"))
-    monkeypatch.setattr(tables, "step_groups", record("steps"))
+    monkeypatch.setattr(named_tables, "attention_groups", record("attention"))
+    monkeypatch.setattr(named_tables, "step_groups", record("steps"))
     return calls
 
 
