@@ -51,12 +51,10 @@ paper-report: $(READY) ## report what `make paper` has trained so far
 # Tables that are complete are left out; one that was stopped begins anew.
 speed: $(READY) ## measure Table 1 and the steps of every task, on an accelerator; PEERS=--peers
 	@$(RUN) -c '$(ACCELERATOR)'
-	$(RUN) scripts/speed.py --out=results/speed $(PEERS)
+	$(RUN) scripts/benchmark.py --table=paper --out=results/speed $(PEERS)
 
-# Runs that were stopped go on by scripts/train.py with the config and the workdir
-# (runs/gpu-check/runs/TASK) that stand first in their log. CHECK=--seconds=300 limits it.
-gpu-check: $(READY) ## check and measure an accelerator in ten minutes; DATA=folder of the data
-	$(RUN) scripts/gpu_check.py --out=runs/gpu-check $(if $(DATA),--data_dir=$(DATA)) $(CHECK)
+gpu-check: $(READY) ## check an accelerator in minutes: right numbers, and how fast
+	$(RUN) scripts/gpu_check.py --out=runs/gpu-check
 
 test: $(VENV)/ready-dev ## run the tests, without the slow ones
 	$(PYTEST) --dist=worksteal -m "not slow and not parity"

@@ -2,16 +2,21 @@
 
     python scripts/benchmark.py --out=DIR
     python scripts/benchmark.py --out=DIR --train_step
+    python scripts/benchmark.py --out=DIR --table=paper
 
-writes DIR/README.md, DIR/benchmark.json and, for attentions, a figure. --train_step
-measures whole train steps of the tasks' paper presets on random examples instead.
+The first writes DIR/README.md, DIR/benchmark.json and a figure. --train_step measures
+whole train steps of the tasks' paper presets on random examples instead. --table
+measures what has a name, a page in a folder of DIR each: `paper` Table 1 and the steps
+of every task in float32 and bfloat16, `flashnystrom` the sizes of FlashNystrom beside
+its published times. A page that is complete is left out, so that the same command goes
+on where the last one was stopped.
+
 --peers adds PyTorch's attentions and train steps to the same rounds; it needs what is
 in requirements-parity.txt. --repeats=0 measures memory alone, as it is compiled.
 """
 
 import importlib
 import os
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,34 +26,44 @@ from lra_tasks import LRA
 from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.accelerator import check_single_gpu
-from nystromformer.experiments.benchmark.attentions import (
-    MakeAttentionBaseline,
-    attention_groups,
-    cudnn_baseline,
-)
-from nystromformer.experiments.benchmark.page import write_benchmark
-from nystromformer.experiments.benchmark.specs import (
+from nystromformer.experiments.compilation_cache import use_compilation_cache
+from nystromformer.experiments.speed.attentions import (
     WHOLE_SOFTMAX,
     AttentionSpec,
+    attention_groups,
+    cudnn_baseline,
     list_labels,
     parse_attention,
 )
-from nystromformer.experiments.benchmark.timing import Program
-from nystromformer.experiments.benchmark.train_steps import (
-    MakeStepBaseline,
-    step_groups,
+from nystromformer.experiments.speed.named_tables import (
+    LENGTHS,
+    TABLES,
+    Baselines,
+    Page,
 )
-from nystromformer.experiments.compilation_cache import use_compilation_cache
+from nystromformer.experiments.speed.page import write_benchmark, write_missing_pages
+from nystromformer.experiments.speed.timing import check_single_gpu
+from nystromformer.experiments.speed.train_steps import step_groups
 
-LENGTHS = [2**k for k in range(9, 17)]
-TORCH_BASELINES = "nystromformer.experiments.benchmark.torch_baselines"
+TORCH_BASELINES = "nystromformer.experiments.speed.torch_baselines"
+# A named table sets them itself.
+FLAGS_OF_OWN_TABLES = (
+    "attention",
+    "length",
+    "batch_size",
+    "num_heads",
+    "head_dim",
+    "dtype",
+    "train_step",
+    "task",
+    "grad_accum_steps",
+)
 
 _OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
+_TABLE = flags.DEFINE_enum("table", None, list(TABLES), "a table that has a name")
 _ATTENTION = flags.DEFINE_multi_string(
     "attention", None, "NAME[-SIZE][,OPTION=VALUE…]; default: all"
 )
-_OPTION = flags.DEFINE_multi_string("option", [], "ATTENTION.OPTION=VALUE")
 _LENGTH = flags.DEFINE_multi_integer(
     "length", None, "tokens; default: 512 to 65,536", 1
 )
@@ -58,7 +73,7 @@ _HEAD_DIM = flags.DEFINE_integer(
     "head_dim", 32, "without --train_step: size of a head", 1
 )
 _DTYPE = flags.DEFINE_enum(
-    "dtype", "float32", ["float32", "bfloat16"], "of inputs or model"
+    "dtype", "float32", ["float32", "bfloat16", "float16"], "of inputs or model"
 )
 _REPEATS = flags.DEFINE_integer("repeats", 7, "rounds; 0: memory alone", 0)
 _PEERS = flags.DEFINE_bool("peers", False, "measure PyTorch's, too")
@@ -72,44 +87,42 @@ _GRAD_ACCUM_STEPS = flags.DEFINE_multi_integer(
 
 
 def main() -> None:
-    """Measures attentions or train steps, and writes the page."""
+    """Measures attentions or train steps, and writes the pages."""
     if _PEERS.value and not _REPEATS.value:
         raise ConfigError("--peers measures time alone: give --repeats of at least 1")
     check_flags_have_an_effect()
     specs = parse_attentions()
-    attention_baselines: list[MakeAttentionBaseline] = [cudnn_baseline]
-    step_baselines: list[MakeStepBaseline] = []
+    baselines = Baselines(attention=[cudnn_baseline], step=[])
     library_versions = None
     if _PEERS.value:
         torch_baselines = load_torch_baselines()
-        attention_baselines.append(torch_baselines.attention_baseline)
-        step_baselines.append(torch_baselines.train_baseline)
+        baselines = Baselines(
+            attention=[cudnn_baseline, torch_baselines.attention_baseline],
+            step=[torch_baselines.train_baseline],
+        )
         library_versions = torch_baselines.VERSIONS
     # This starts JAX, and `load_torch_baselines` must have said before how much memory
     # JAX takes then.
     check_single_gpu(jax.default_backend(), jax.device_count())
 
     use_compilation_cache()
-    if _TRAIN_STEP.value:
-        groups = make_groups(specs, step_baselines)
-    else:
-        groups = attention_groups(
-            specs,
-            lengths=_LENGTH.value or LENGTHS,
-            baselines=attention_baselines,
-            batch_size=_BATCH_SIZE.value or 1,
-            num_heads=_NUM_HEADS.value,
-            head_dim=_HEAD_DIM.value,
-            dtype=_DTYPE.value,
-        )
     out = cli.local_folder(_OUT.value)
-    write_benchmark(
-        groups, out, rounds=_REPEATS.value, library_versions=library_versions
-    )
+    if _TABLE.value:
+        pages = dict(TABLES[_TABLE.value](baselines))
+        write_missing_pages(pages, out, _REPEATS.value, library_versions)
+    else:
+        page = make_page(specs, baselines)
+        write_benchmark(page, out, _REPEATS.value, library_versions)
 
 
 def check_flags_have_an_effect() -> None:
-    """Raises ConfigError for a flag of train steps without them, and the reverse."""
+    """Raises ConfigError for a flag that what is measured does not need."""
+    for name in FLAGS_OF_OWN_TABLES:
+        if flags.FLAGS[name].present and _TABLE.value:
+            raise ConfigError(
+                f"--{name} has no effect on --table={_TABLE.value}, which has sizes of "
+                "its own: leave one of them out"
+            )
     for name in ("task", "grad_accum_steps"):
         if flags.FLAGS[name].present and not _TRAIN_STEP.value:
             raise ConfigError(f"--{name} is for whole train steps: add --train_step")
@@ -122,27 +135,27 @@ def check_flags_have_an_effect() -> None:
 
 
 def parse_attentions() -> list[AttentionSpec]:
-    """Returns the attentions of --attention, with the changes of --option.
-
-    Raises:
-      ConfigError: for an option of an attention that is not measured.
-    """
+    """Returns the attentions of --attention, or all."""
     labels = _ATTENTION.value or list_labels()
     if _TRAIN_STEP.value and not _ATTENTION.value:
         labels.remove(WHOLE_SOFTMAX)  # No model takes it.
-    specs = [parse_attention(label, _OPTION.value) for label in labels]
-    names = {spec.name for spec in specs}
-    for option in _OPTION.value:
-        name = option.partition(".")[0]
-        if name not in names:
-            raise ConfigError(f"--option={option}: no {name} is measured")
-    return specs
+    return [parse_attention(label) for label in labels]
 
 
-def make_groups(
-    specs: Sequence[AttentionSpec], baselines: Sequence[MakeStepBaseline]
-) -> Iterable[list[Program]]:
-    """Returns the programs of train steps with the sizes that the flags give."""
+def make_page(specs: list[AttentionSpec], baselines: Baselines) -> Page:
+    """Returns attentions or train steps with the sizes that the flags give."""
+    if not _TRAIN_STEP.value:
+        groups = attention_groups(
+            specs,
+            lengths=_LENGTH.value or LENGTHS,
+            baselines=baselines.attention,
+            batch_size=_BATCH_SIZE.value or 1,
+            num_heads=_NUM_HEADS.value,
+            head_dim=_HEAD_DIM.value,
+            dtypes=[_DTYPE.value],
+        )
+        return Page(groups)
+
     lengths = _LENGTH.value or [None]
     if len(lengths) > 1:
         raise ConfigError("--train_step takes one --length")
@@ -152,13 +165,14 @@ def make_groups(
         "train.batch_size": _BATCH_SIZE.value,
         "model.dtype": _DTYPE.value,
     }
-    return step_groups(
+    groups = step_groups(
         specs,
         tasks=_TASK.value,
         part_counts=_GRAD_ACCUM_STEPS.value,
-        baselines=baselines,
+        baselines=baselines.step,
         changes=changes,
     )
+    return Page(groups)
 
 
 def load_torch_baselines() -> Any:

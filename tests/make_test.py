@@ -48,11 +48,11 @@ def planned_commands(target: str, *settings: str) -> list[str]:
                 "report.py runs/paper --out=results/paper",
             ],
         ),
-        (["speed", "PEERS=--peers"], ["speed.py --out=results/speed --peers"]),
         (
-            ["gpu-check", "DATA=/data", "CHECK=--seconds=300"],
-            ["gpu_check.py --out=runs/gpu-check --data_dir=/data --seconds=300"],
+            ["speed", "PEERS=--peers"],
+            ["benchmark.py --table=paper --out=results/speed --peers"],
         ),
+        (["gpu-check"], ["gpu_check.py --out=runs/gpu-check"]),
     ],
     ids=["train", "paper", "speed", "gpu-check"],
 )

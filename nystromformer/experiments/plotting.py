@@ -1,11 +1,16 @@
 """The common style of all figures, written as PNG and SVG."""
 
 import math
+import re
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
@@ -22,6 +27,22 @@ STYLE: Any = {
     "legend.frameon": False,
     "svg.hashsalt": "nystromformer",  # the same figure gives the same bytes
 }
+# An attention has its colour in every picture. Readers who do not see red or green tell
+# all ten apart, and each stands out on white.
+ATTENTION_COLORS = {
+    "softmax": "#000000",
+    "nystrom": "#D55E00",
+    "linear": "#0072B2",
+    "efficient": "#56B4E9",
+    "linformer": "#117733",
+    "performer": "#CC79A7",
+    "reformer": "#DDAA33",
+    "longformer": "#332288",
+    "bigbird": "#882255",
+    "identity": "#777777",
+}
+STROKES = ("-", "--", ":", "-.")
+NAME_SIZE = 9  # points, of the names at the ends of lines
 
 
 def new_figure(rows: int = 1, columns: int = 1) -> Figure:
@@ -34,8 +55,116 @@ def new_figure(rows: int = 1, columns: int = 1) -> Figure:
 
 def line_style(index: int) -> dict[str, Any]:
     """Ten colours, then the same with a different stroke."""
-    stroke = ("-", "--", ":", "-.")[index // 10 % 4]
+    stroke = STROKES[index // 10 % 4]
     return {"color": f"C{index % 10}", "linestyle": stroke}
+
+
+def attention_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns the colour and stroke of each line of a picture that compares attentions.
+
+    A line has the colour of the attention that its label names: "torch-softmax" that of
+    softmax, "nystrom-64, fused=true" that of nystrom. Lines of one attention differ in
+    their stroke, and from the fifth on in their shade. Labels that name none of
+    ATTENTION_COLORS have one of its colours that this picture does not use.
+
+    Args:
+      labels: the labels of all lines, in the order in which they are drawn.
+    """
+    attention_of_label = {label: find_attention(label) for label in labels}
+    spare_colors = [
+        color
+        for name, color in ATTENTION_COLORS.items()
+        if name not in attention_of_label.values()
+    ]
+    color_of_attention = dict(ATTENTION_COLORS)
+    num_lines: dict[str, int] = {}
+    styles = {}
+    for label, attention in attention_of_label.items():
+        if attention not in color_of_attention:
+            index = len(color_of_attention) - len(ATTENTION_COLORS)
+            colors = spare_colors or list(ATTENTION_COLORS.values())
+            color_of_attention[attention] = colors[index % len(colors)]
+        shade, stroke = divmod(num_lines.get(attention, 0), len(STROKES))
+        num_lines[attention] = num_lines.get(attention, 0) + 1
+        color = np.array(to_rgb(color_of_attention[attention]))
+        lightness = 1 - 1 / (1 + 0.6 * shade)
+        styles[label] = {
+            "color": tuple(color + (1 - color) * lightness),
+            "linestyle": STROKES[stroke],
+        }
+    return styles
+
+
+def find_attention(label: str) -> str:
+    """Returns the first name of ATTENTION_COLORS in a label, or else the label."""
+    words = re.findall("[a-z]+", label)
+    return next((word for word in words if word in ATTENTION_COLORS), label)
+
+
+def name_lines(axes: Axes) -> None:
+    """Writes the name of each line beside the panel, at the height of the line's end.
+
+    Names that would overlap are moved apart, and a thin line joins each to its end. The
+    scales and limits of the panel must have been set.
+
+    Args:
+      axes: a panel whose lines have labels; those with a label of matplotlib's own,
+        which begins with "_", are not named.
+    """
+    lines = [
+        line
+        for line in axes.lines
+        if not str(line.get_label()).startswith("_") and len(line.get_xdata())
+    ]
+    axes.autoscale_view()  # matplotlib else sets limits when it draws
+    to_panel = axes.transScale + axes.transLimits
+    ends = [to_panel.transform(np.transpose(line.get_data())[-1]) for line in lines]
+    # A panel is about three quarters of its height, beside its title and labels.
+    gap = 1.2 * NAME_SIZE / 72 / (0.75 * HEIGHT)
+    heights = _move_apart([height for _, height in ends], gap)
+    for line, (x, y), height in zip(lines, ends, heights, strict=True):
+        axes.annotate(
+            str(line.get_label()),
+            xy=(x, y),
+            xycoords="axes fraction",
+            xytext=(1.03, height),
+            textcoords="axes fraction",
+            fontsize=NAME_SIZE,
+            color=line.get_color(),
+            verticalalignment="center",
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "linewidth": 0.5,
+                "color": line.get_color(),
+                "relpos": (0, 0.5),
+                "shrinkB": 3,
+            },
+        )
+
+
+def _move_apart(heights: list[float], gap: float) -> list[float]:
+    """Moves heights as little as it takes to have a gap between any two.
+
+    Neighbours that are too near become a group, which keeps its mean.
+    """
+    order = np.argsort(heights, kind="stable")
+    groups: list[list[int]] = []
+
+    def places(group: list[int]) -> np.ndarray:
+        mean = np.mean([heights[index] for index in group])
+        return mean + gap * (np.arange(len(group)) - (len(group) - 1) / 2)
+
+    for index in order:
+        groups.append([int(index)])
+        while len(groups) > 1 and places(groups[-1])[0] - places(groups[-2])[-1] < gap:
+            last_group = groups.pop()
+            groups[-1] += last_group
+    moved = list(heights)
+    for group in groups:
+        for index, height in zip(group, places(group), strict=True):
+            moved[index] = float(height)
+    return moved
 
 
 def add_legend(figure: Figure, num_columns: int = 1) -> None:

@@ -1,11 +1,17 @@
 """The common style of figures: lines told apart, legends that fit, equal bytes."""
 
 import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 
+from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.plotting import (
+    ATTENTION_COLORS,
     HEIGHT,
     add_legend,
+    attention_styles,
     line_style,
+    name_lines,
     new_figure,
     save_figure,
     set_value_ticks,
@@ -24,6 +30,48 @@ def figure_of(*labels, columns=1):
 def test_line_style_tells_forty_lines_apart():
     styles = {tuple(line_style(index).values()) for index in range(40)}
     assert len(styles) == 40
+
+
+def test_every_attention_has_a_colour_of_its_own():
+    assert set(ATTENTION_COLORS) == set(ATTENTIONS)
+    assert len(set(ATTENTION_COLORS.values())) == len(ATTENTIONS)
+
+
+def test_attention_styles_gives_an_attention_its_colour_beside_any_other():
+    alone = attention_styles(["nystrom-64"])["nystrom-64"]
+    labels = ["my_own", "softmax", "torch-softmax", "nystrom-64", "nystrom, fused"]
+    styles = attention_styles(labels)
+    assert alone == styles["nystrom-64"]
+    assert alone["color"] == to_rgb(ATTENTION_COLORS["nystrom"])
+    assert styles["torch-softmax"]["color"] == styles["softmax"]["color"]
+    assert styles["my_own"]["color"] not in [styles[x]["color"] for x in labels[1:]]
+
+
+def test_attention_styles_tells_lines_of_one_attention_apart():
+    labels = [f"nystrom-{count}" for count in range(10)]
+    styles = {tuple(style.values()) for style in attention_styles(labels).values()}
+    assert len(styles) == 10
+
+
+def test_name_lines_writes_each_name_at_its_line_and_none_over_another():
+    figure = new_figure()
+    axes = figure.axes[0]
+    ends = {"high": 10, "low": 1, "low too": 1.01, "lowest": 0.99}
+    for label, end in ends.items():
+        axes.plot([1, 2], [5, end], label=label)
+    axes.plot([1, 2], [3, 3])  # without a name
+    name_lines(axes)
+    figure.draw_without_rendering()  # places the panel
+    assert [text.get_text() for text in axes.texts] == list(ends)
+    # An annotation's own extent includes the line to its name.
+    boxes = [Text.get_window_extent(text) for text in axes.texts]
+    for index, box in enumerate(boxes):
+        assert box.x0 > axes.get_window_extent().x1
+        assert not any(box.overlaps(other) for other in boxes[:index])
+    middles = {
+        text.get_text(): box.y0 for text, box in zip(axes.texts, boxes, strict=True)
+    }
+    assert middles["high"] > middles["low too"] > middles["low"] > middles["lowest"]
 
 
 def test_add_legend_names_each_line_once_and_adds_its_own_height():

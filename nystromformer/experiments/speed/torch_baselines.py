@@ -10,8 +10,8 @@ import torch
 import transformers
 
 from nystromformer.config import Config
-from nystromformer.experiments.benchmark.timing import Program
-from nystromformer.experiments.benchmark.train_steps import STEPS
+from nystromformer.experiments.speed.timing import Program
+from nystromformer.experiments.speed.train_steps import STEPS
 from nystromformer.training.data import DeviceRows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

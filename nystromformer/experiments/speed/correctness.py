@@ -12,11 +12,11 @@ import numpy as np
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, make_attention
+from nystromformer.experiments.cores import num_cores
 
 NUM_HEADS = 2
 HEAD_DIM = 32
 LENGTHS = (501, 217)  # of the two sequences of a batch
-SHORT_LENGTHS = (61, 40)
 HOLE_DISTANCE = 7  # where a mask has holes, one token of seven is masked
 
 # These options are smaller than 501 tokens, so that each attention approximates.
@@ -60,19 +60,8 @@ class Case(NamedTuple):
         return ", ".join([self.name, *options, self.mode, tokens])
 
 
-def list_cases(is_short: bool = False) -> list[Case]:
-    """Returns what is checked, what matters most first.
-
-    Args:
-      is_short: takes a few attentions on short sequences.
-    """
-    if is_short:
-        nystrom = {"num_landmarks": 8, "conv_kernel_size": 5}
-        return [
-            Case("nystrom", nystrom, "bfloat16", SHORT_LENGTHS),
-            Case("softmax", {}, "float32", SHORT_LENGTHS),
-            Case("linear", {}, "float32, highest", SHORT_LENGTHS),
-        ]
+def list_cases() -> list[Case]:
+    """Returns what is checked, what matters most first."""
     nystrom = OPTIONS["nystrom"]
     fused_nystrom = {**nystrom, "fused": True}
     cases = [
@@ -97,12 +86,11 @@ def list_cases(is_short: bool = False) -> list[Case]:
     return cases
 
 
-def check_cases(cases: Sequence[Case], num_threads: int) -> Iterator[dict[str, Any]]:
+def check_cases(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
     """Checks cases in several threads, because compiling takes most of the time.
 
     Args:
       cases: what is checked.
-      num_threads: how many cases are checked at a time.
 
     Yields:
       A row for each case, in the order in which they end:
@@ -113,10 +101,25 @@ def check_cases(cases: Sequence[Case], num_threads: int) -> Iterator[dict[str, A
         errors, same_bits: as in `check_case`, unless it raised an error.
         failure: the text of that error.
     """
-    pool = ThreadPoolExecutor(num_threads)
-    futures = [pool.submit(_check_or_fail, case) for case in cases]
-    for future in as_completed(futures):
-        yield future.result()
+    # Each compilation has threads of its own.
+    with ThreadPoolExecutor(1 + num_cores() // 3) as pool:
+        futures = [pool.submit(_check_or_fail, case) for case in cases]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def format_row(row: dict[str, Any]) -> str:
+    """One line for a row of `check_cases`: the verdict, and the largest error."""
+    verdict = "ok" if row["passed"] else "FAILED"
+    if "failure" in row:
+        return f"{verdict}: {row['case']}: {row['failure']}"
+    errors = row["errors"]
+    worst = max(errors, key=lambda name: (np.isnan(errors[name]), errors[name]))
+    bits = "" if row["same_bits"] else "; a second call gives other bits"
+    return (
+        f"{verdict}: {row['case']}: error {errors[worst]:.1e} ({worst}), limit "
+        f"{row['limit']:.0e}{bits}"
+    )
 
 
 def _check_or_fail(case: Case) -> dict[str, Any]:
@@ -152,7 +155,10 @@ def check_case(case: Case) -> dict[str, Any]:
     function = functools.partial(_attend_with_gradients, graphdef)
 
     with jax.default_matmul_precision(precision or "default"):
-        run = jax.jit(function).lower(*arguments).compile()
+        lowered = jax.jit(function).lower(*arguments)
+    # The check needs right numbers, not fast ones: without autotuning XLA compiles in a
+    # quarter of the time.
+    run = lowered.compile(compiler_options={"xla_gpu_autotune_level": "0"})
     first = jax.tree.map(np.asarray, run(*arguments))
     second = jax.tree.map(np.asarray, run(*arguments))
 

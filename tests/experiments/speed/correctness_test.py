@@ -6,7 +6,7 @@ import pytest
 
 from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.linear import LinearAttention
-from nystromformer.experiments.correctness import (
+from nystromformer.experiments.speed.correctness import (
     LIMITS,
     Case,
     check_cases,
@@ -17,7 +17,7 @@ SHORT = (13, 9)
 
 
 def check(*cases):
-    return {row["case"]: row for row in check_cases(cases, num_threads=2)}
+    return {row["case"]: row for row in check_cases(cases)}
 
 
 def test_list_cases_has_every_attention_in_both_dtypes():

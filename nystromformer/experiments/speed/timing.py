@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
 
+from nystromformer.errors import ConfigError
 from nystromformer.training.step import program_bytes
 
 # A sample takes at least this long; a shorter program runs several times in it.
@@ -19,6 +20,13 @@ MIN_SECONDS = 0.02
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "out of memory")
 # A container's limit in bytes, or "max"; without a container there is no such file.
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+# What a program calls, by a part of the call's name in its text before it is compiled.
+KERNELS = {
+    "__cudnn$fmha": "cuDNN's attention",
+    "__gpu$xla.gpu.triton": "Pallas",
+    "mosaic_gpu": "Pallas",
+    "tpu_custom_call": "Pallas",
+}
 
 
 @dataclasses.dataclass
@@ -32,6 +40,7 @@ class Program:
       first run and after all, since it may fetch numbers from the device, which takes
       time.
     peak_bytes: its memory, arguments and results included; None if unknown.
+    path: the kernels that compute it, as in "XLA, cuDNN's attention".
     steps: the number of steps in one run; the time of one step is reported.
     """
 
@@ -40,24 +49,58 @@ class Program:
     wait: Callable[[Any], Any] = jax.block_until_ready
     check: Callable[[], None] = lambda: None
     peak_bytes: int | None = None
+    path: str = ""
     steps: int = 1
 
 
-def compile_program(function: Any, *args: Any) -> tuple[Any, int | None]:
-    """Compiles a jitted function for these arguments.
+class Compiled(NamedTuple):
+    """A compiled function.
 
-    Returns:
-      The compiled function, and the bytes that it needs. If the compiler already finds
-      that the memory is too small, as a TPU's does, a function that raises its error,
-      and None.
+    call: the function. If the compiler already finds that the memory is too small, as
+      a TPU's does, a call raises its error.
+    peak_bytes: the bytes that it needs; None if unknown.
+    path: the kernels that compute it, as in "XLA, cuDNN's attention".
     """
+
+    call: Callable[..., Any]
+    peak_bytes: int | None
+    path: str
+
+
+def check_single_gpu(platform: str, num_devices: int) -> None:
+    """Raises ConfigError if JAX sees several GPUs.
+
+    A benchmark would use one of them, but `softmax` would not be cuDNN's kernel, which
+    it is only where there is a single GPU.
+    """
+    if platform == "gpu" and num_devices > 1:
+        raise ConfigError(
+            f"JAX sees {num_devices} GPUs, and one is measured: set "
+            "CUDA_VISIBLE_DEVICES=0, or the number of another one"
+        )
+
+
+def compile_program(function: Any, *args: Any) -> Compiled:
+    """Compiles a jitted function for these arguments."""
+    lowered = function.lower(*args)
+    path = find_path(lowered.as_text())
     try:
-        compiled = function.lower(*args).compile()
+        compiled = lowered.compile()
     except RuntimeError as error:
         if not _is_out_of_memory(error):
             raise
-        return functools.partial(_raise, error), None
-    return compiled, program_bytes(compiled)
+        return Compiled(functools.partial(_raise, error), None, path)
+    return Compiled(compiled, program_bytes(compiled), path)
+
+
+def find_path(text: str) -> str:
+    """Names the kernels that a program calls beside what XLA makes itself.
+
+    Args:
+      text: the program before it is compiled, for the platform where it runs.
+    """
+    kernels = [name for call, name in KERNELS.items() if call in text]
+    return ", ".join(dict.fromkeys(["XLA", *kernels]))
 
 
 def _raise(error: RuntimeError, *_: Any) -> NoReturn:
@@ -85,7 +128,7 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
 
     Returns:
       A row for each program:
-        key, peak_bytes: the program's.
+        key, peak_bytes, path: the program's.
         seconds: the time of one step in each round; empty without rounds, or if the
           memory is too small.
 
@@ -98,6 +141,7 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
         row: dict[str, Any] = {
             "key": program.key,
             "peak_bytes": program.peak_bytes,
+            "path": program.path,
             "seconds": [],
         }
         rows.append(row)

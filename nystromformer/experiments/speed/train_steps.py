@@ -12,14 +12,14 @@ from lra_tasks.split import NO_LABEL, Split
 from lra_tasks.task import Task
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.benchmark.specs import AttentionSpec, name_row
-from nystromformer.experiments.benchmark.timing import (
+from nystromformer.experiments.config_file import load_config
+from nystromformer.experiments.experiment import Experiment, build_experiment
+from nystromformer.experiments.speed.attentions import AttentionSpec, name_row
+from nystromformer.experiments.speed.timing import (
     Program,
     compile_program,
     wait_on_cpu,
 )
-from nystromformer.experiments.config_file import load_config
-from nystromformer.experiments.experiment import Experiment, build_experiment
 from nystromformer.training.data import Chunk, DeviceRows, HostSplit
 from nystromformer.training.step import Finite, State
 
@@ -136,14 +136,14 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
     batches = np.arange(len(data.labels), dtype=np.int32).reshape(STEPS, -1)
     chunk = Chunk(data, jax.device_put(batches), STEPS)
     state_shapes = training.init.eval_shape(seed)
-    compiled, peak_bytes = compile_program(training.train_chunk, state_shapes, chunk)
+    compiled = compile_program(training.train_chunk, state_shapes, chunk)
     # The result of the last run; empty before the first. A run takes it out, since the
     # compiled steps reuse the memory of the state, and puts the new one in.
     last_result: list[tuple[State, Finite]] = []
 
     def run() -> tuple[State, Finite]:
         state = last_result.pop()[0] if last_result else training.init(seed)
-        result = compiled(state, chunk)
+        result = compiled.call(state, chunk)
         last_result.append(result)
         wait_on_cpu(result)
         return result
@@ -168,4 +168,11 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
         "batch_size": config.train.batch_size,
         "dtype": config.model.dtype,
     }
-    return Program(key=key, run=run, check=check, peak_bytes=peak_bytes, steps=STEPS)
+    return Program(
+        key=key,
+        run=run,
+        check=check,
+        peak_bytes=compiled.peak_bytes,
+        path=compiled.path,
+        steps=STEPS,
+    )

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.benchmark.specs import parse_attention
-from nystromformer.experiments.benchmark.timing import measure
-from nystromformer.experiments.benchmark.train_steps import (
+from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.speed.attentions import parse_attention
+from nystromformer.experiments.speed.timing import measure
+from nystromformer.experiments.speed.train_steps import (
     STEPS,
     make_experiment,
     step_groups,
     synthetic_examples,
     train_program,
 )
-from nystromformer.experiments.experiment import Experiment
 from tests.small import make_config
 
 CHANGES = {
@@ -105,7 +105,7 @@ def test_synthetic_examples_of_pairs_have_the_shapes_of_the_task():
 
 def test_make_experiment_keeps_the_options_of_the_preset_unless_named():
     """configs/recall.py has no convolution, where other configs have one of 35."""
-    spec = parse_attention("nystrom-16", ["nystrom.num_pinv_iters=4"])
+    spec = parse_attention("nystrom-16,num_pinv_iters=4")
     options = make_experiment("recall", spec, 1, {}).config.attention.options
     assert options["conv_kernel_size"] == 0
     assert options["num_landmarks"] == 16

@@ -1,31 +1,35 @@
 """The benchmark's page: attentions down, lengths or tasks across."""
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from matplotlib.figure import Figure
 
+from nystromformer.errors import ConfigError
 from nystromformer.experiments import markdown, provenance
-from nystromformer.experiments.benchmark.attentions import PASSES
-from nystromformer.experiments.benchmark.specs import WHOLE_SOFTMAX
-from nystromformer.experiments.benchmark.timing import MIN_SECONDS, Program, measure
 from nystromformer.experiments.plotting import (
-    line_style,
+    attention_styles,
+    name_lines,
     new_figure,
     save_figure,
     set_value_ticks,
 )
+from nystromformer.experiments.speed.attentions import PASSES, WHOLE_SOFTMAX
+from nystromformer.experiments.speed.timing import MIN_SECONDS, Program, measure
 from nystromformer.training.output import write_text
 
-Row = Mapping[str, Any]  # one that `timing.measure` returns
-PAGE = "README.md"
+# One that `timing.measure` returns, or a published time: its key also has `source`.
+Row = Mapping[str, Any]
 FILE = "benchmark.json"
 DASH = "—"
 UNITS = ("ms", "MiB")
+MAX_LABELS = 5  # on the axis of lengths
 FIT_FROM = 2048  # costs that do not depend on the length show below it
 NOTES = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length or task take
@@ -44,8 +48,57 @@ NOTES = f"""\
 """
 
 
+class Page(NamedTuple):
+    """What a page of the benchmark has.
+
+    Attributes:
+      groups: its programs, made one group after another and measured in turns.
+      published: rows that others have measured, at the end of the tables.
+    """
+
+    groups: Iterable[list[Program]]
+    published: Sequence[Row] = ()
+
+
+def write_missing_pages(
+    pages: Mapping[str, Page],
+    out: Path,
+    rounds: int,
+    library_versions: Mapping[str, str] | None = None,
+) -> None:
+    """Writes each page into a folder of its name, unless it is complete.
+
+    A page that is not complete has ".unfinished" behind the name of its folder.
+
+    Args:
+      pages: the pages by the names of their folders.
+      out: the folder of these folders.
+      rounds, library_versions: as for `write_benchmark`.
+
+    Raises:
+      ConfigError: if a folder has other files.
+    """
+    for name in pages:
+        folder = out / name
+        is_complete = (folder / FILE).exists()
+        if folder.exists() and not is_complete and any(folder.iterdir()):
+            raise ConfigError(
+                f"{folder} has no {FILE}, and so holds something else: move it, or "
+                "name another --out"
+            )
+    for name, page in pages.items():
+        folder = out / name
+        if (folder / FILE).exists():
+            print(f"{folder} is complete; delete it to measure it again", flush=True)
+            continue
+        unfinished = out / f"{name}.unfinished"
+        write_benchmark(page, unfinished, rounds, library_versions)
+        unfinished.rename(folder)
+        jax.clear_caches()  # The next page has programs of its own.
+
+
 def write_benchmark(
-    groups: Iterable[list[Program]],
+    page: Page,
     out: Path,
     rounds: int,
     library_versions: Mapping[str, str] | None = None,
@@ -53,7 +106,7 @@ def write_benchmark(
     """Measures groups of programs, and writes JSON, page and figure after each.
 
     Args:
-      groups: programs that are measured in turns.
+      page: what is measured.
       out: the folder.
       rounds: how often each program is measured; 0 measures memory alone.
       library_versions: the versions of the other libraries that are measured.
@@ -66,7 +119,7 @@ def write_benchmark(
     made_by["versions"] |= library_versions or {}
     rows: list[dict[str, Any]] = []
     has_time = rounds > 0
-    for programs in groups:
+    for programs in page.groups:
         # The folder is made when the first group has come. Wrong settings are an error
         # before that, and leave no empty folder behind.
         out.mkdir(parents=True, exist_ok=True)
@@ -75,10 +128,12 @@ def write_benchmark(
         rows.extend(new_rows)
         # Before the figures: a folder that has this file may be written again.
         write_text(out / FILE, json.dumps({**made_by, "rows": rows}, indent=1))
-        lines = [*make_tables(rows, has_time), NOTES]
+        all_rows = [*rows, *page.published] if has_time else rows
+        lines = [*make_tables(all_rows, has_time), *list_paths(rows), NOTES]
+        lines.extend(list_sources(all_rows))
         if not _is_of_tasks(rows):
-            lines = [*_save_figures(rows, out, has_time), *lines]
-        write_text(out / PAGE, markdown.make_page("Benchmark", made_by, lines))
+            lines = [*_save_figures(all_rows, out, has_time), *lines]
+        write_text(out / "README.md", markdown.make_page("Benchmark", made_by, lines))
 
 
 def _save_figures(rows: Sequence[Row], out: Path, has_time: bool) -> list[str]:
@@ -90,6 +145,34 @@ def _save_figures(rows: Sequence[Row], out: Path, has_time: bool) -> list[str]:
         save_figure(figure, out / "landmarks")
         lines.append("![Costs against the landmarks](landmarks.png)\n")
     return lines
+
+
+def list_paths(rows: Sequence[Row]) -> list[str]:
+    """Returns a line for each path: the kernels, and the attentions that they compute.
+
+    An attention that has several paths is named with its columns.
+    """
+    columns: dict[str, dict[str, list[str]]] = {}  # label -> path -> columns
+    for row in rows:
+        if row["path"]:
+            paths = columns.setdefault(_label(row, rows), {})
+            paths.setdefault(row["path"], []).append(_column(row, rows))
+    lines = []
+    for path in sorted({path for paths in columns.values() for path in paths}):
+        names = []
+        for label, paths in columns.items():
+            if path in paths and len(paths) == 1:
+                names.append(label)
+            elif path in paths:
+                names.append(f"{label} at {', '.join(dict.fromkeys(paths[path]))}")
+        lines.append(f"- Computed by {path}: {markdown.escape('; '.join(names))}")
+    return lines
+
+
+def list_sources(rows: Sequence[Row]) -> list[str]:
+    """Returns a line for each source of published times."""
+    sources = dict.fromkeys(row["key"].get("source") for row in rows)
+    return [f"- Published times: {source}" for source in sources if source]
 
 
 def find_value(row: Row, unit: str) -> float | None:
@@ -106,7 +189,10 @@ def make_tables(rows: Sequence[Row], has_time: bool = True) -> list[str]:
         rows_of_pass = [row for row in rows if row["key"]["what"] == name]
         for unit in _units(has_time):
             lines.extend([f"## {name.capitalize()}: {unit}", ""])
-            lines.extend([*_value_table(rows_of_pass, unit, has_time), ""])
+            # Others publish times alone.
+            is_shown = [unit == "ms" or "source" not in x["key"] for x in rows_of_pass]
+            shown_rows = list(itertools.compress(rows_of_pass, is_shown))
+            lines.extend([*_value_table(shown_rows, unit, has_time), ""])
     return lines
 
 
@@ -117,31 +203,32 @@ def _units(has_time: bool) -> tuple[str, ...]:
 
 def _value_table(rows: Sequence[Row], unit: str, has_time: bool) -> list[str]:
     """The table of one unit: values, factors of the reference, and exponents."""
-    row_of_cell = {(row["key"]["attention"], _format_column(row)): row for row in rows}
-    columns = list(dict.fromkeys(map(_format_column, rows)))
+    row_of_cell = {(_label(row, rows), _column(row, rows)): row for row in rows}
+    columns = list(dict.fromkeys(_column(row, rows) for row in rows))
     header = ["attention", *columns]
     has_exponents = not _is_of_tasks(rows)
     if has_exponents:
         header.append("exponent")
-    curve_of_attention = find_curves(rows, unit) if has_exponents else {}
-    labels = dict.fromkeys(row["key"]["attention"] for row in rows)
-    reference = "softmax"
-    if unit == "MiB" and WHOLE_SOFTMAX in labels:
-        reference = WHOLE_SOFTMAX
+    curve_of_label = find_curves(rows, unit) if has_exponents else {}
+    names = {row["key"]["attention"] for row in rows}
+    is_of_all_scores = unit == "MiB" and WHOLE_SOFTMAX in names
+    reference = WHOLE_SOFTMAX if is_of_all_scores else "softmax"
+    reference_of_column = {
+        (row["key"].get("dtype"), _column(row, rows)): row
+        for row in rows
+        if row["key"]["attention"].split(",")[0] == reference
+    }
 
     table_rows = []
-    for label in labels:
-        cells = [
-            _format_cell(
-                row_of_cell.get((label, column)),
-                row_of_cell.get((reference, column)),
-                unit=unit,
-                has_time=has_time,
-            )
-            for column in columns
-        ]
+    for label in dict.fromkeys(_label(row, rows) for row in rows):
+        cells = []
+        for column in columns:
+            row = row_of_cell.get((label, column))
+            dtype = row["key"].get("dtype") if row else None
+            reference_row = reference_of_column.get((dtype, column))
+            cells.append(_format_cell(row, reference_row, unit=unit, has_time=has_time))
         if has_exponents:
-            cells.append(fit_exponent(curve_of_attention.get(label, {})))
+            cells.append(fit_exponent(curve_of_label.get(label, {})))
         table_rows.append([label, *cells])
     return markdown.make_table(header, table_rows)
 
@@ -151,13 +238,32 @@ def _is_of_tasks(rows: Sequence[Row]) -> bool:
     return "task" in rows[0]["key"]
 
 
-def _format_column(row: Row) -> str:
-    """The heading of a row's column, as in "2,048" or "text 32 × 4,000"."""
+def _label(row: Row, rows: Sequence[Row]) -> str:
+    """The name of a row in a page with these rows: with the dtype if they differ."""
+    attention = row["key"]["attention"]
+    dtypes = {row["key"].get("dtype") for row in rows}
+    return f"{attention}, {row['key']['dtype']}" if len(dtypes) > 1 else attention
+
+
+def _column(row: Row, rows: Sequence[Row]) -> str:
+    """The heading of a row's column, as in "2,048" or "text 32 × 4,000".
+
+    If the rows differ in their sizes, as in "4 × 4,096 (16 heads of 128)".
+    """
     key = row["key"]
     length = f"{key['length']:,}"
     if "task" in key:
         return f"{key['task']} {key['batch_size']} × {length}"
+    if _has_several_sizes(rows):
+        heads = f"{key['num_heads']} heads of {key['head_dim']}"
+        return f"{key['batch_size']} × {length} ({heads})"
     return length
+
+
+def _has_several_sizes(rows: Sequence[Row]) -> bool:
+    """Whether attentions were measured with other numbers of heads, too."""
+    names = ("batch_size", "num_heads", "head_dim")
+    return len({tuple(row["key"].get(name) for name in names) for row in rows}) > 1
 
 
 def _format_cell(
@@ -172,7 +278,7 @@ def _format_cell(
         return "out of memory" if has_failed else DASH
 
     text = f"{number:.4g}"
-    if unit == "ms":
+    if unit == "ms" and len(row["seconds"]) > 1:
         lower, upper = 1e3 * np.quantile(row["seconds"], (0.25, 0.75))
         text = f"{number:.3g} ({lower:.3g}–{upper:.3g})"
     reference_number = find_value(reference, unit) if reference else None
@@ -198,13 +304,13 @@ def fit_exponent(curve: Mapping[int, float]) -> str:
 
 
 def find_curves(rows: Sequence[Row], unit: str) -> dict[str, dict[int, float]]:
-    """Returns the known values: attention -> length -> value."""
+    """Returns the known values: label -> length -> value."""
     values: dict[str, dict[int, float]] = {}
     for row in rows:
         number = find_value(row, unit)
         if number:
             key = row["key"]
-            values.setdefault(key["attention"], {})[key["length"]] = number
+            values.setdefault(_label(row, rows), {})[key["length"]] = number
     return values
 
 
@@ -214,8 +320,7 @@ def draw_curves(rows: Sequence[Row], has_time: bool = True) -> Figure:
     figure = new_figure(len(PASSES), len(units))
     lengths = sorted({row["key"]["length"] for row in rows})
     panels = [(name, unit) for name in PASSES for unit in units]
-    labels = dict.fromkeys(row["key"]["attention"] for row in rows)
-    styles = {label: line_style(index) for index, label in enumerate(labels)}
+    styles = attention_styles(dict.fromkeys(_label(row, rows) for row in rows))
     for axes, (name, unit) in zip(figure.axes, panels, strict=True):
         rows_of_pass = [row for row in rows if row["key"]["what"] == name]
         for label, curve in find_curves(rows_of_pass, unit).items():
@@ -226,9 +331,7 @@ def draw_curves(rows: Sequence[Row], has_time: bool = True) -> Figure:
                 label=label,
                 **styles[label],
             )
-        axes.set(title=name, ylabel=unit, xlabel="length", xscale="log", yscale="log")
-        _set_ticks(axes, lengths)
-    _add_legend(figure, num_columns=len(units))
+        _finish_panel(axes, lengths, title=name, xlabel="length", ylabel=unit)
     return figure
 
 
@@ -239,19 +342,21 @@ def draw_landmarks(rows: Sequence[Row], has_time: bool = True) -> Figure | None:
     convolution of V and without it.
 
     Returns:
-      The figure; None if there is but one number of landmarks.
+      The figure; None if there is but one number of landmarks, or each has sizes of
+      its own.
     """
     nystrom_rows = [row for row in rows if "num_landmarks" in row["key"]["options"]]
     counts = sorted({row["key"]["options"]["num_landmarks"] for row in nystrom_rows})
-    if len(counts) < 2:
+    if len(counts) < 2 or _has_several_sizes(rows):
         return None
 
-    lines = dict.fromkeys(_name_line(row) for row in nystrom_rows)
+    lines = list(dict.fromkeys(_name_line(row) for row in nystrom_rows))
+    styles = attention_styles(lines)
     units = _units(has_time)
     figure = new_figure(len(PASSES), len(units))
     panels = [(name, unit) for name in PASSES for unit in units]
     for axes, (name, unit) in zip(figure.axes, panels, strict=True):
-        for index, line in enumerate(lines):
+        for line in lines:
             curve = {}
             for row in nystrom_rows:
                 number = find_value(row, unit)
@@ -263,13 +368,9 @@ def draw_landmarks(rows: Sequence[Row], has_time: bool = True) -> Figure | None:
                 [number for _, number in points],
                 marker=".",
                 label=line,
-                **line_style(index),
+                **styles[line],
             )
-        axes.set(
-            title=name, ylabel=unit, xlabel="landmarks", xscale="log", yscale="log"
-        )
-        _set_ticks(axes, counts)
-    _add_legend(figure, num_columns=len(units))
+        _finish_panel(axes, counts, title=name, xlabel="landmarks", ylabel=unit)
     return figure
 
 
@@ -280,18 +381,18 @@ def _name_line(row: Row) -> str:
     return f"{name}, {key['length']:,} tokens"
 
 
-def _set_ticks(axes: Any, numbers: Sequence[int]) -> None:
-    """Sets the ticks of both axes, and those of x to these numbers."""
-    axes.set_xticks(numbers, [f"{number:,}" for number in numbers], rotation=30)
+def _finish_panel(axes: Any, numbers: Sequence[int], **texts: str) -> None:
+    """Sets scales, texts and ticks, those of x to these numbers, and names the lines.
+
+    Of many numbers every second has a label, so that these can be read.
+    """
+    axes.set(xscale="log", yscale="log", **texts)
+    step = 1 + (len(numbers) - 1) // MAX_LABELS
+    labels = [
+        f"{number:,}" if index % step == 0 else ""
+        for index, number in enumerate(numbers)
+    ]
+    axes.set_xticks(numbers, labels)
     axes.minorticks_off()
     set_value_ticks(axes)
-
-
-def _add_legend(figure: Figure, num_columns: int) -> None:
-    """Adds the legend of all panels beside the last one of the first row."""
-    figure.axes[num_columns - 1].legend(
-        handles=figure.axes[0].lines,
-        fontsize="small",
-        loc="center left",
-        bbox_to_anchor=(1, 0.5),
-    )
+    name_lines(axes)

@@ -6,11 +6,13 @@ import jax
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.benchmark import timing
-from nystromformer.experiments.benchmark.timing import (
+from nystromformer.experiments.speed import timing
+from nystromformer.experiments.speed.timing import (
     MIN_SECONDS,
     Program,
+    check_single_gpu,
     compile_program,
+    find_path,
     measure,
     sample_in_turns,
 )
@@ -86,11 +88,17 @@ class TooLarge:
     """A function that a TPU's compiler refuses, as XLA for a v5e does."""
 
     def lower(self, *args):
+        return self
+
+    def as_text(self):
+        return ""
+
+    def compile(self):
         raise RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory on HBM")
 
 
 def test_measure_goes_on_where_a_compiler_finds_that_memory_is_too_small():
-    run, peak_bytes = compile_program(TooLarge(), 1.0)
+    run, peak_bytes, _ = compile_program(TooLarge(), 1.0)
     assert peak_bytes is None
     too_large = Program({"attention": "a"}, lambda: run(1.0))
     rows = measure([too_large, program("b")], rounds=2)
@@ -168,3 +176,20 @@ def test_measure_waits_once_for_the_calls_of_a_sample(monkeypatch):
         if entry != "run":
             assert log[index - 1] == "run"
             assert entry == ("wait", index)
+
+
+def test_check_single_gpu_asks_for_one_of_several():
+    check_single_gpu("gpu", 1)
+    check_single_gpu("tpu", 8)
+    check_single_gpu("cpu", 2)  # as with --xla_force_host_platform_device_count
+    with pytest.raises(ConfigError, match="sees 8 GPUs"):
+        check_single_gpu("gpu", 8)
+
+
+def test_find_path_names_the_kernels_that_a_program_calls():
+    call = "stablehlo.custom_call @{}(%0) : tensor<f32>\n"
+    forward = call.format("__cudnn$fmhaSoftmax")
+    backward = call.format("__cudnn$fmhaSoftmaxBackward")
+    assert find_path("") == "XLA"
+    assert find_path(forward + backward) == "XLA, cuDNN's attention"
+    assert find_path(call.format("__gpu$xla.gpu.triton")) == "XLA, Pallas"

@@ -1,4 +1,4 @@
-"""The compiled passes of attentions, and cuDNN's beside them."""
+"""The attentions of a benchmark: labels, compiled passes, and cuDNN's beside them."""
 
 import json
 
@@ -8,20 +8,76 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer.attention import ATTENTIONS, find_attention
+from nystromformer.attention.linear import LinearAttention
 from nystromformer.attention.softmax import SoftmaxAttention
-from nystromformer.experiments.benchmark import attentions
-from nystromformer.experiments.benchmark.attentions import (
+from nystromformer.errors import ConfigError
+from nystromformer.experiments.speed import attentions
+from nystromformer.experiments.speed.attentions import (
+    TABLE_1,
+    WHOLE_SOFTMAX,
+    WholeSoftmaxAttention,
     attention_groups,
     attention_programs,
     cudnn_baseline,
-)
-from nystromformer.experiments.benchmark.specs import (
-    WHOLE_SOFTMAX,
-    WholeSoftmaxAttention,
+    list_labels,
+    name_row,
     parse_attention,
 )
-from nystromformer.experiments.benchmark.timing import Program
+from nystromformer.experiments.speed.timing import Program, compile_program
 from tests.tolerance import TOLERANCE, relative_error
+
+
+def test_list_labels_begins_with_table_1_and_names_every_attention(monkeypatch):
+    monkeypatch.setitem(ATTENTIONS, "mine", LinearAttention)
+    labels = list_labels()
+    assert labels[:8] == list(TABLE_1)
+    names = [parse_attention(label).name for label in labels]
+    assert set(names) == {*ATTENTIONS, WHOLE_SOFTMAX}
+    assert names.count("nystrom") == 4
+    assert len(names) == len(set(names)) + 3
+    assert {"mine", "performer-256"} < set(labels)
+
+
+def test_parse_attention_reads_a_size_and_changes():
+    label = 'nystrom-48,conv_kernel_size=0,pinv="exact"'
+    spec = parse_attention(label)
+    changes = {"num_landmarks": 48, "conv_kernel_size": 0, "pinv": "exact"}
+    assert spec.label == label
+    assert spec.name == "nystrom"
+    assert spec.changes == changes
+    defaults = find_attention("nystrom").config_defaults()
+    assert spec.options == defaults | changes
+    assert parse_attention("nystrom").options == defaults
+
+
+def test_name_row_has_the_changes_of_the_label_and_the_convolution():
+    rows = {
+        "nystrom-64": "nystrom-64 + convolution of 35",
+        "nystrom-64,conv_kernel_size=0": "nystrom-64",
+        "nystrom-64,pinv=exact,conv_kernel_size=5": (
+            "nystrom-64, pinv=exact + convolution of 5"
+        ),
+        "linformer-256": "linformer-256",
+    }
+    for label, row in rows.items():
+        assert name_row(label, parse_attention(label).options) == row
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("flash", "unknown attention 'flash'.*known: .*nystrom"),
+        ("softmax-64", "softmax has no size: take --attention=softmax"),
+        ("nystrom-many", "--attention=nystrom-many"),
+        ("nystrom-4,pinv=3", "must be str"),
+        ("nystrom-4,x=3", "^--attention=nystrom-4,x=3: .* no option 'x'"),
+    ],
+)
+def test_parse_attention_rejects_in_one_line(label, message):
+    with pytest.raises(ConfigError, match=message) as raised:
+        parse_attention(label)
+    assert "\n" not in str(raised.value)
 
 
 def make_inputs(length, head_dim=3):
@@ -32,13 +88,15 @@ def make_inputs(length, head_dim=3):
 def forward_program(label, length, head_dim=3):
     """The first pass alone, since the second takes longer to compile."""
     inputs = make_inputs(length, head_dim)
-    return next(iter(attention_programs(parse_attention(label), inputs)))
+    key, function, arguments = next(attentions._passes(parse_attention(label), inputs))
+    compiled = compile_program(function, *arguments)
+    return attentions._make_program(key, compiled, arguments)
 
 
 @pytest.fixture(scope="module")
 def linformer_programs():
     """The two passes of Linformer, which has parameters of its own."""
-    return list(attention_programs(parse_attention("linformer-4"), make_inputs(16)))
+    return attention_programs([parse_attention("linformer-4")], make_inputs(16))
 
 
 def test_attention_programs_give_the_output_and_the_gradients_of_all(
@@ -69,14 +127,17 @@ def test_attention_programs_have_their_keys_and_memory(linformer_programs):
 
 def test_attention_groups_time_what_their_keys_say():
     sizes = {"batch_size": 3, "num_heads": 2, "head_dim": 5}
-    specs = [parse_attention("linear")]
+    dtypes = ("float32", "bfloat16")
+    (group,) = attention_groups(
+        [parse_attention("linear")], [16], **sizes, dtypes=dtypes
+    )
     num_bytes = {}
-    for dtype in ("float32", "bfloat16"):
-        (group,) = attention_groups(specs, [16], **sizes, dtype=dtype)
-        for program in group:
+    for dtype, programs in zip(dtypes, (group[:2], group[2:]), strict=True):
+        for program in programs:
             key = {**sizes, "length": 16, "dtype": dtype}
             assert program.key.items() >= key.items()
-        forward, forward_and_backward = group
+            assert program.path == "XLA"
+        forward, forward_and_backward = programs
         output, (_, *gradients) = forward_and_backward.run()
         for array in (forward.run(), output, *gradients):
             assert array.shape == (3, 16, 2, 5)
@@ -184,7 +245,7 @@ def test_cudnn_baseline_stands_beside_softmax_where_there_is_cudnn(monkeypatch):
     monkeypatch.setattr(attentions, "can_fuse", lambda *qkv: True)
     monkeypatch.setattr(jax.nn, "dot_product_attention", attend_plainly)
     inputs = make_inputs(16)
-    for program in attention_programs(parse_attention("softmax"), inputs):
+    for program in attention_programs([parse_attention("softmax")], inputs):
         baseline = cudnn_baseline(program, inputs)
         assert baseline.key["attention"] == "cudnn-softmax"
         # Softmax has an empty gradient of its parameters beside these arrays.

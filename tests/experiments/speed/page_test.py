@@ -7,14 +7,18 @@ import os
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.benchmark.page import (
+from nystromformer.experiments.plotting import attention_styles
+from nystromformer.experiments.speed.page import (
+    Page,
     draw_curves,
     draw_landmarks,
     fit_exponent,
+    list_paths,
     make_tables,
     write_benchmark,
+    write_missing_pages,
 )
-from nystromformer.experiments.benchmark.timing import Program
+from nystromformer.experiments.speed.timing import Program
 
 PASSES = ("forward", "forward+backward")
 
@@ -23,7 +27,8 @@ def row(name="linear", length=4096, what="forward", *, scale=1, **key):
     """A measurement whose median is 3 milliseconds and 3 MiB, times the scale."""
     key |= {"what": what, "attention": name, "length": length}
     seconds = [scale * milliseconds / 1000 for milliseconds in (1, 2, 3, 4, 5)]
-    return {"key": key, "peak_bytes": scale * 3 * 2**20, "seconds": seconds}
+    peak_bytes = scale * 3 * 2**20
+    return {"key": key, "peak_bytes": peak_bytes, "path": "XLA", "seconds": seconds}
 
 
 def test_fit_exponent_is_of_the_power_and_of_long_lengths_alone():
@@ -46,6 +51,45 @@ def test_make_tables_has_factors_of_softmax_exponents_and_gaps():
     assert "| full | — | out of memory | — |" in text
     # This is a line of the table of memory.
     assert "| linear | 3 · 20× | 3 | 0.00 |" in text
+
+
+def test_make_tables_names_the_dtypes_and_sizes_that_differ_and_compares_equal_ones():
+    wide = {"batch_size": 4, "num_heads": 16, "head_dim": 128, "options": {}}
+    small = {**wide, "batch_size": 1}
+    rows = []
+    for scale, dtype in ((2, "float32"), (1, "bfloat16")):
+        for name, factor in (("softmax,dropout_rate=0.0", 20), ("linear", 1)):
+            rows.append(row(name, scale=scale * factor, dtype=dtype, **wide))
+    rows.append(row("linear", dtype="bfloat16", **small))
+    text = "\n".join(make_tables(rows))
+    columns = "4 × 4,096 (16 heads of 128) | 1 × 4,096 (16 heads of 128) | exponent"
+    assert f"| attention | {columns} |" in text
+    assert "| linear, float32 | 6 (4–8) · 20× | — | — |" in text
+    assert "| linear, bfloat16 | 3 (2–4) · 20× | 3 (2–4) | — |" in text
+    assert draw_landmarks([*landmark_rows(16), *landmark_rows(64), *rows]) is None
+
+
+def test_make_tables_shows_published_times_beside_ours_and_no_memory_of_them():
+    published = row("Flash", source="a page")
+    published |= {"seconds": [0.00367], "peak_bytes": None}
+    times, memory = "\n".join(make_tables([row(), published])).split(": MiB")
+    assert "| Flash | 3.67 | — |" in times
+    assert "Flash" not in memory
+
+
+def test_list_paths_names_what_each_kernel_computes_and_where_it_falls_back():
+    cudnn = "XLA, cuDNN's attention"
+    rows = [
+        row("linear", 512),
+        {**row("softmax", 512), "path": cudnn},
+        {**row("softmax", 512, "forward+backward"), "path": cudnn},
+        row("softmax", 4096),
+        {**row("torch-softmax", 512), "path": ""},
+    ]
+    assert list_paths(rows) == [
+        "- Computed by XLA: linear; softmax at 4,096",
+        "- Computed by XLA, cuDNN's attention: softmax at 512",
+    ]
 
 
 def test_make_tables_of_memory_has_factors_of_all_scores_where_they_were_measured():
@@ -131,6 +175,11 @@ def test_draw_curves_has_a_line_an_attention_in_each_panel():
         assert [line.get_label() for line in axes.lines] == names
         assert list(axes.lines[0].get_xdata()) == [64, 128]
         assert list(axes.lines[0].get_ydata()) == [3, 3]
+        assert [text.get_text() for text in axes.texts] == names
+        styles = attention_styles(names)
+        assert [x.get_color() for x in axes.lines] == [
+            styles[name]["color"] for name in names
+        ]
 
 
 def tick_labels(axes):
@@ -163,7 +212,7 @@ def test_write_benchmark_refuses_a_folder_before_the_first_program_is_made(tmp_p
         yield []
 
     with pytest.raises(ConfigError, match="contains files of something else"):
-        write_benchmark(groups(), tmp_path, rounds=1)
+        write_benchmark(Page(groups()), tmp_path, rounds=1)
 
 
 def test_write_benchmark_replaces_its_files_as_a_whole(tmp_path):
@@ -178,9 +227,41 @@ def test_write_benchmark_replaces_its_files_as_a_whole(tmp_path):
             os.link(out / name, tmp_path / name)
         yield [program]
 
-    write_benchmark(groups(), out, rounds=1)
+    write_benchmark(Page(groups()), out, rounds=1)
     # The files of the first group have not been written to.
     assert len(json.loads((tmp_path / "benchmark.json").read_text())["rows"]) == 1
     assert len(json.loads((out / "benchmark.json").read_text())["rows"]) == 2
     assert not os.path.samefile(out / "README.md", tmp_path / "README.md")
     assert sorted(os.listdir(out)) == ["README.md", "benchmark.json"]
+
+
+def step_page(name, run=lambda: None):
+    """A page of one program."""
+    key = {"what": "train step", "attention": name, "task": "text"}
+    return Page([[Program({**key, "length": 8, "batch_size": 2}, run=run)]])
+
+
+def test_write_missing_pages_goes_on_where_it_was_stopped(tmp_path):
+    def stop():
+        raise KeyboardInterrupt
+
+    pages = {"first": step_page("linear"), "second": step_page("softmax", stop)}
+    with pytest.raises(KeyboardInterrupt):
+        write_missing_pages(pages, tmp_path, rounds=1)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"first", "second.unfinished"}
+
+    pages = {"first": step_page("linear", stop), "second": step_page("softmax")}
+    write_missing_pages(pages, tmp_path, rounds=1)
+    assert {path.name for path in tmp_path.iterdir()} == {"first", "second"}
+    assert (tmp_path / "second" / "benchmark.json").exists()
+
+
+def test_write_missing_pages_refuses_a_folder_with_other_files(tmp_path):
+    (tmp_path / "first").mkdir()
+    write_missing_pages({"first": step_page("linear")}, tmp_path, rounds=1)
+    other = tmp_path / "second"
+    other.mkdir()
+    (other / "notes.txt").touch()
+    with pytest.raises(ConfigError, match="second has no benchmark"):
+        write_missing_pages({"second": step_page("linear")}, tmp_path, rounds=1)

@@ -6,12 +6,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="the baselines need torch")
 pytest.importorskip("transformers", reason="the baselines need transformers")
 
-from nystromformer.experiments.benchmark import torch_baselines  # noqa: E402
-from nystromformer.experiments.benchmark.attentions import (  # noqa: E402
+from nystromformer.experiments.speed import torch_baselines  # noqa: E402
+from nystromformer.experiments.speed.attentions import (  # noqa: E402
     attention_programs,
+    parse_attention,
 )
-from nystromformer.experiments.benchmark.specs import parse_attention  # noqa: E402
-from nystromformer.experiments.benchmark.train_steps import step_groups  # noqa: E402
+from nystromformer.experiments.speed.train_steps import step_groups  # noqa: E402
 from tests.tolerance import TOLERANCE, relative_error  # noqa: E402
 
 pytestmark = pytest.mark.parity
@@ -34,7 +34,7 @@ def test_attention_baseline_computes_what_ours_does(monkeypatch):
     monkeypatch.setattr(torch.autograd, "grad", record_grad)
     inputs = make_inputs()
     forward, forward_and_backward = attention_programs(
-        parse_attention("softmax"), inputs
+        [parse_attention("softmax")], inputs
     )
     for program in (forward, forward_and_backward):
         baseline = torch_baselines.attention_baseline(program, inputs)
@@ -49,7 +49,7 @@ def test_attention_baseline_computes_what_ours_does(monkeypatch):
 
 def test_attention_baseline_stands_beside_softmax_alone():
     inputs = make_inputs()
-    nystrom, _ = attention_programs(parse_attention("nystrom-8"), inputs)
+    nystrom, _ = attention_programs([parse_attention("nystrom-8")], inputs)
     assert torch_baselines.attention_baseline(nystrom, inputs) is None
 
 

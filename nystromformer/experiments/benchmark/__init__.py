@@ -1,1 +1,0 @@
-"""Time, memory and operations, measured side by side."""
