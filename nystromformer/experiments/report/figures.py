@@ -150,14 +150,14 @@ def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
     if not panels:
         return None
 
-    keys = _find_keys(pd.concat(list(panels.values())))
+    lines = _name_lines(pd.concat(list(panels.values())))
     metric = runs["metric"].iloc[0]
     figure = new_figure(columns=len(panels))
     for axes, (data_and_device, points) in zip(
         figure.axes, panels.items(), strict=True
     ):
         _draw_frontier(axes, _find_frontier(points, cost, metric), cost)
-        _draw_points(axes, points, cost, keys)
+        _draw_points(axes, points, cost, lines)
         title_parts = [runs["task"].iloc[0], *data_and_device]
         axes.set_title(", ".join(part for part in title_parts if part))
         axes.set_ylabel(heading("test", metric))
@@ -183,20 +183,37 @@ def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
     return pd.DataFrame(points)
 
 
-def _find_keys(points: Frame) -> dict[str, str]:
-    """The one setting in which the rows of each attention differ, as "num_landmarks".
+class Line(NamedTuple):
+    """How the points of an attention are named.
 
-    It is "" if they differ in several, and for a single row.
+    Attributes:
+      label: what the legend says, such as "nystrom, by num_landmarks".
+      hidden: the words that are left out beside the points, such as "num_landmarks=".
     """
-    key_of_attention = {}
+
+    label: str
+    hidden: str
+
+
+def _name_lines(points: Frame) -> dict[str, Line]:
+    """The names of each attention's line and points, the same in all panels.
+
+    The legend has the whole name of a single row. If several rows differ in one
+    setting, the legend has its key, and the points have its values.
+    """
+    lines = {}
     for attention, rows in points.groupby("attention"):
-        keys = {name.partition("=")[0] for name in rows["name"]}
-        is_one_key = len(keys) == 1 and rows["name"].nunique() > 1
-        has_one_setting = not rows["name"].str.contains(", ").any()
-        key_of_attention[attention] = (
-            keys.pop() if is_one_key and has_one_setting else ""
-        )
-    return key_of_attention
+        names = list(rows["name"].unique())
+        keys = {name.partition("=")[0] for name in names}
+        if len(names) == 1:
+            label = ", ".join(filter(None, [attention, names[0]]))
+            lines[attention] = Line(label, hidden=names[0])
+        elif len(keys) == 1 and not any(", " in name for name in names):
+            key = keys.pop()
+            lines[attention] = Line(f"{attention}, by {key}", hidden=f"{key}=")
+        else:
+            lines[attention] = Line(attention, hidden="")
+    return lines
 
 
 def _draw_frontier(axes: Axes, frontier: Frame, cost: CostAxis) -> None:
@@ -210,11 +227,11 @@ def _draw_frontier(axes: Axes, frontier: Frame, cost: CostAxis) -> None:
 
 
 def _draw_points(
-    axes: Axes, points: Frame, cost: CostAxis, keys: dict[str, str]
+    axes: Axes, points: Frame, cost: CostAxis, lines: dict[str, Line]
 ) -> None:
     """Draws the points of each attention and their names, and the axis of the cost."""
     for attention, rows in points.groupby("attention", sort=False):
-        key = keys[attention]
+        line = lines[attention]
         style: Any = attention_style(attention)
         sorted_points = rows.sort_values("cost")
         axes.errorbar(
@@ -224,11 +241,11 @@ def _draw_points(
             marker="o",
             capsize=2,
             linewidth=0.7,
-            label=f"{attention}, by {key}" if key else attention,
+            label=line.label,
             **style,
         )
         for point in sorted_points.itertuples():
-            name = point.name.removeprefix(f"{key}=")
+            name = point.name.removeprefix(line.hidden)
             axes.annotate(
                 textwrap.fill(name, LETTERS_BESIDE_A_POINT),
                 (point.cost, point.score),

@@ -401,12 +401,12 @@ def _name_rows(frame: Frame) -> Frame:
 def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
     """Which settings the name of each run has: bool [runs, settings].
 
-    A name has the settings that differ among the runs of its task and preset. Options
-    of the attention and how a batch is cut differ by nature from attention to
-    attention: they are compared within one, and those of the attention that are named
-    in one task are named in all. The preset is named if the runs of a task have
-    several, and the dropout of exact attention's weights wherever there is any, since
-    most attentions cannot have it.
+    A name has the settings that differ among the runs of its task and preset, without
+    the value that more than half of these have. Options of the attention and how a
+    batch is cut differ by nature from attention to attention: they are compared within
+    one, and those of the attention that are named in one task are named in all. The
+    preset is named if the runs of a task have several, and the dropout of exact
+    attention's weights wherever there is any, since most attentions cannot have it.
 
     Args:
       texts: the settings, a column each, as texts, so that lists can be compared.
@@ -414,9 +414,13 @@ def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
       attention: the attention of each run.
     """
     preset = texts["preset"]
+    texts = texts.drop(columns="preset")
     of_attention = [key for key in texts if key.startswith("attention.")]
     narrow = [key for key in texts if key in CUTS_OF_A_BATCH or key in of_attention]
     is_named = _has_several_values(texts, [task, preset])
+    shares = texts.groupby([task, preset]).transform(_share_of_runs)
+    is_of_task = texts.columns.str.startswith("task.")
+    is_named &= (shares <= 0.5) | is_of_task
     is_named[narrow] = _has_several_values(texts[narrow], [task, preset, attention])
     in_one_task = is_named[of_attention].groupby([attention, preset])
     is_named[of_attention] = in_one_task.transform("any")
@@ -430,6 +434,11 @@ def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
 def _has_several_values(values: Frame, groups: Sequence[Any]) -> Frame:
     """Whether each setting differs within the group of each run."""
     return values.groupby(groups).transform("nunique") > 1
+
+
+def _share_of_runs(values: Frame) -> Frame:
+    """The share of the runs that have the value of each run."""
+    return values.map(values.value_counts(normalize=True))
 
 
 def _tell_test_data_apart(frame: Frame) -> None:

@@ -53,10 +53,10 @@ def score_table(frame: Frame) -> Frame:
     """Makes the table of attentions × tasks and metrics.
 
     A task that was run with several options has a column for each. Floors are the first
-    rows. Rows that have all tasks of the benchmark get an average.
+    rows, a row for each preset where these have different ones. Rows that have all tasks of the benchmark get an average.
     """
     cells: dict[str, dict[str, str]] = defaultdict(dict)  # column -> row -> text
-    floor_rows = []
+    floors: dict[str, dict[str, dict[str, str]]] = {}  # rule -> column -> preset -> text
     for _, runs in frame.groupby(["column", "label"], sort=False):
         # A finished run has floors.
         first_run = runs.sort_values("finished", ascending=False, kind="stable").iloc[0]
@@ -67,16 +67,37 @@ def score_table(frame: Frame) -> Frame:
         cells[column][row] = _format_score(runs)
 
         for rule, value in first_run["floors"].items():
-            floor_row = f"floor: {rule}"
-            if first_run["preset"]:
-                floor_row += f", {first_run['preset']}"
-            floor_rows.append(floor_row)
-            cells[column][floor_row] = f"{scale(first_run['metric']) * value:.2f}"
+            text = f"{scale(first_run['metric']) * value:.2f}"
+            floors_of_rule = floors.setdefault(rule, {})
+            floors_of_rule.setdefault(column, {})[first_run["preset"]] = text
 
+    floor_rows = _add_floors(floors, cells)
     _add_averages(frame, cells)
-    rows = [*dict.fromkeys(floor_rows), *frame["row"].unique()]
+    rows = [*floor_rows, *frame["row"].unique()]
     table: Frame = pd.DataFrame(cells, index=rows).fillna(DASH)
     return table.reset_index(names="attention")
+
+
+def _add_floors(
+    floors: dict[str, dict[str, dict[str, str]]], cells: dict[str, dict[str, str]]
+) -> list[str]:
+    """Adds the floors to the cells, and returns the names of their rows.
+
+    Args:
+      floors: rule -> column -> preset -> text.
+      cells: column -> row -> text.
+    """
+    rows: dict[str, None] = {}
+    for rule, columns in floors.items():
+        differs = any(len(set(texts.values())) > 1 for texts in columns.values())
+        for column, texts in columns.items():
+            for preset, text in texts.items():
+                row = f"floor: {rule}"
+                if differs and preset:
+                    row += f", {preset}"
+                cells[column][row] = text
+                rows[row] = None
+    return list(rows)
 
 
 def _format_score(runs: Frame) -> str:
