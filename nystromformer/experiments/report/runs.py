@@ -370,11 +370,12 @@ def _name_rows(frame: Frame) -> Frame:
     settings: Frame = pd.DataFrame(list(frame["settings"]))
     texts = settings.drop(columns=[key for key in settings if key in UNNAMED])
     is_named = _choose_settings(texts.map(repr), frame["task"], frame["attention"])
+    keys = sorted(texts, key=lambda x: (x != "preset", not x.startswith("attention.")))
     names = []
     for index, values in frame["settings"].items():
         row_words = [frame.at[index, "attention"]]
         data_words = []
-        for key in texts:
+        for key in keys:
             value = values.get(key)
             if not is_named.at[index, key] or value is None:
                 continue
@@ -402,7 +403,7 @@ def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
     """Which settings the name of each run has: bool [runs, settings].
 
     A name has the settings that differ among the runs of its task and preset, without
-    the value that more than half of these have. Options of the attention and how a
+    the value that more than half of these have, or without None if some have it. Options of the attention and how a
     batch is cut differ by nature from attention to attention: they are compared within
     one, and those of the attention that are named in one task are named in all. The
     preset is named if the runs of a task have several, and the dropout of exact
@@ -418,9 +419,9 @@ def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
     of_attention = [key for key in texts if key.startswith("attention.")]
     narrow = [key for key in texts if key in CUTS_OF_A_BATCH or key in of_attention]
     is_named = _has_several_values(texts, [task, preset])
-    shares = texts.groupby([task, preset]).transform(_share_of_runs)
+    is_left_out = texts.groupby([task, preset]).transform(_is_left_out)
     is_of_task = texts.columns.str.startswith("task.")
-    is_named &= (shares <= 0.5) | is_of_task
+    is_named &= ~is_left_out | is_of_task
     is_named[narrow] = _has_several_values(texts[narrow], [task, preset, attention])
     in_one_task = is_named[of_attention].groupby([attention, preset])
     is_named[of_attention] = in_one_task.transform("any")
@@ -436,9 +437,15 @@ def _has_several_values(values: Frame, groups: Sequence[Any]) -> Frame:
     return values.groupby(groups).transform("nunique") > 1
 
 
-def _share_of_runs(values: Frame) -> Frame:
-    """The share of the runs that have the value of each run."""
-    return values.map(values.value_counts(normalize=True))
+def _is_left_out(values: Frame) -> Frame:
+    """Whether the value of each run is the one that stands in no name: at most one is.
+
+    A name cannot say None, or that a config does not have the setting.
+    """
+    is_none = values.isin(["None", MISSING])
+    if is_none.any():
+        return is_none
+    return values.map(values.value_counts(normalize=True)) > 0.5
 
 
 def _tell_test_data_apart(frame: Frame) -> None:
