@@ -2,12 +2,12 @@
 
     python scripts/report.py RUNS… --out=DIR [--compare_with=softmax,identity]
 
-RUNS are workdirs of scripts/train.py, folders that contain workdirs, or earlier reports.
-DIR is a new folder or an earlier report. It gets README.md with its pictures, the scores
-as scores.csv, and the records of the runs themselves: runs.jsonl and curves.jsonl, from
-which the report can be written again without the workdirs. To add runs to a report, name
-both: RUNS DIR --out=DIR; a run of the same name takes the place of the earlier one.
-In a README.md that is there, only what stands between "<!-- report: … -->" and
+RUNS are workdirs of scripts/train.py, folders that contain workdirs, or earlier
+reports. DIR is a new folder or an earlier report. It gets README.md with its pictures,
+the scores as scores.csv, and the records of the runs: runs.jsonl and curves.jsonl, from
+which the report can be written again without the workdirs. To add runs to a report,
+name both: RUNS DIR --out=DIR; a run of the same name takes the place of the earlier
+one. In a README.md that is there, only what stands between "<!-- report: … -->" and
 "<!-- end of report -->" is written anew.
 --compare_with names the attentions from which differences are shown.
 """
@@ -15,7 +15,7 @@ In a README.md that is there, only what stands between "<!-- report: … -->" an
 from absl import flags
 
 from nystromformer.experiments import cli
-from nystromformer.experiments.report.page import write_report
+from nystromformer.experiments.report.report_page import write_report
 
 _OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
 _COMPARE_WITH = flags.DEFINE_list(

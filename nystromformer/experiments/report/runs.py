@@ -91,8 +91,8 @@ def read_records(folders: Iterable[Path]) -> list[Record]:
         configs = _find_configs(folder)
         if not packed_below and not configs:
             raise ConfigError(
-                f"no runs in {folder}: no trained or planned one there or below, and no "
-                f"{RUNS_FILE}"
+                f"no runs in {folder}: no trained or planned one there or below, and "
+                f"no {RUNS_FILE}"
             )
         _add_records(packed, packed_below)
 
@@ -290,7 +290,7 @@ def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     left out: a run that has begun knows them, and one that is planned does not.
     """
     groups = {name: group for name, group in config.items() if name != "overrides"}
-    settings = flatten_dict(groups, sep=".")
+    settings: Any = flatten_dict(groups, sep=".")
     preset = config.get("preset")
     if preset:
         words = [x for x in preset.split(",") if x != config["task"].get("subset")]
@@ -403,11 +403,12 @@ def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
     """Which settings the name of each run has: bool [runs, settings].
 
     A name has the settings that differ among the runs of its task and preset, without
-    the value that more than half of these have, or without None if some have it. Options of the attention and how a
-    batch is cut differ by nature from attention to attention: they are compared within
-    one, and those of the attention that are named in one task are named in all. The
-    preset is named if the runs of a task have several, and the dropout of exact
-    attention's weights wherever there is any, since most attentions cannot have it.
+    the value that more than half of these have, or without None if some have it.
+    Options of the attention and how a batch is cut differ by nature from attention to
+    attention: they are compared within one, and those of the attention that are named
+    in one task are named in all. The preset is named if the runs of a task have
+    several, and the dropout of exact attention's weights wherever there is any, since
+    most attentions cannot have it.
 
     Args:
       texts: the settings, a column each, as texts, so that lists can be compared.
@@ -472,8 +473,8 @@ def _tell_equal_runs_apart(frame: Frame) -> None:
         if folders.duplicated().any():
             names = ", ".join(equal_runs["run"])
             raise ConfigError(
-                "these runs have equal settings and seed; report on them apart, or keep "
-                "one, and delete the folders of the others and their entries in "
+                "these runs have equal settings and seed; report on them apart, or "
+                "keep one, and delete the folders of the others and their entries in "
                 f"sweep.json: {names}"
             )
     is_equal = frame.duplicated(keys, keep=False)

@@ -24,6 +24,15 @@ class Cost(NamedTuple):
     format: str
 
 
+class Floor(NamedTuple):
+    """What a rule reaches, in a column of the table of scores."""
+
+    rule: str
+    column: str
+    preset: str
+    text: str
+
+
 EXACT_BY_LENGTH = "exact by length, %"
 EXAMPLES_PER_SECOND = "training, examples/s"
 COSTS = {
@@ -53,10 +62,11 @@ def score_table(frame: Frame) -> Frame:
     """Makes the table of attentions × tasks and metrics.
 
     A task that was run with several options has a column for each. Floors are the first
-    rows, a row for each preset where these have different ones. Rows that have all tasks of the benchmark get an average.
+    rows, a row for each preset where these have different ones. Rows that have all
+    tasks of the benchmark get an average.
     """
     cells: dict[str, dict[str, str]] = defaultdict(dict)  # column -> row -> text
-    floors: dict[str, dict[str, dict[str, str]]] = {}  # rule -> column -> preset -> text
+    floors: list[Floor] = []
     for _, runs in frame.groupby(["column", "label"], sort=False):
         # A finished run has floors.
         first_run = runs.sort_values("finished", ascending=False, kind="stable").iloc[0]
@@ -68,8 +78,7 @@ def score_table(frame: Frame) -> Frame:
 
         for rule, value in first_run["floors"].items():
             text = f"{scale(first_run['metric']) * value:.2f}"
-            floors_of_rule = floors.setdefault(rule, {})
-            floors_of_rule.setdefault(column, {})[first_run["preset"]] = text
+            floors.append(Floor(rule, column, first_run["preset"], text))
 
     floor_rows = _add_floors(floors, cells)
     _add_averages(frame, cells)
@@ -78,26 +87,21 @@ def score_table(frame: Frame) -> Frame:
     return table.reset_index(names="attention")
 
 
-def _add_floors(
-    floors: dict[str, dict[str, dict[str, str]]], cells: dict[str, dict[str, str]]
-) -> list[str]:
-    """Adds the floors to the cells, and returns the names of their rows.
+def _add_floors(floors: Sequence[Floor], cells: dict[str, dict[str, str]]) -> list[str]:
+    """Adds the floors to the cells, and returns the names of their rows."""
+    texts = defaultdict(set)
+    for floor in floors:
+        texts[floor.rule, floor.column].add(floor.text)
+    rules_of_presets = {rule for (rule, _), x in texts.items() if len(x) > 1}
 
-    Args:
-      floors: rule -> column -> preset -> text.
-      cells: column -> row -> text.
-    """
-    rows: dict[str, None] = {}
-    for rule, columns in floors.items():
-        differs = any(len(set(texts.values())) > 1 for texts in columns.values())
-        for column, texts in columns.items():
-            for preset, text in texts.items():
-                row = f"floor: {rule}"
-                if differs and preset:
-                    row += f", {preset}"
-                cells[column][row] = text
-                rows[row] = None
-    return list(rows)
+    rows = []
+    for floor in floors:
+        row = f"floor: {floor.rule}"
+        if floor.preset and floor.rule in rules_of_presets:
+            row += f", {floor.preset}"
+        cells[floor.column][row] = floor.text
+        rows.append(row)
+    return list(dict.fromkeys(rows))
 
 
 def _format_score(runs: Frame) -> str:

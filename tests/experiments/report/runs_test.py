@@ -7,7 +7,7 @@ import pytest
 
 from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.report.page import write_report
+from nystromformer.experiments.report.report_page import write_report
 from nystromformer.experiments.report.runs import (
     ATTENTION_ORDER,
     TASK_ORDER,
@@ -18,7 +18,6 @@ from nystromformer.experiments.report.runs import (
 )
 from nystromformer.experiments.workdir import write_json
 from tests.experiments.report.conftest import (
-    DROPOUT,
     SOFTMAX,
     Runs,
     delete_settings,

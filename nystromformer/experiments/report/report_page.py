@@ -253,8 +253,8 @@ def describe(frame: Frame) -> str:
                 runs_of_value = finished[finished[name].map(_shorten) == value]
                 parts.append(f"{value} ({_count(runs_of_value)})")
             sentences.append(
-                f"They are of {len(values)} {name}s, for which reason alone numbers may "
-                f"differ: {'; '.join(parts)}."
+                f"They are of {len(values)} {name}s, for which reason alone numbers "
+                f"may differ: {'; '.join(parts)}."
             )
     return " ".join(sentences)
 
