@@ -263,14 +263,11 @@ def _find_shared_settings(runs: Frame) -> list[str]:
     """The preset and the command line's settings that are equal in all runs."""
     facts = []
     for settings, overrides in zip(runs["settings"], runs["overrides"], strict=True):
-        values = {"preset": settings["preset"], **overrides}
-        facts.append(
-            {
-                f"{key}={value}"
-                for key, value in values.items()
-                if key not in UNNAMED and value is not None
-            }
-        )
+        facts_of_run = set()
+        for key in {"preset", *overrides} - UNNAMED:
+            if settings.get(key) is not None:
+                facts_of_run.add(f"{key}={settings[key]}")
+        facts.append(facts_of_run)
     return sorted(set.intersection(*facts))
 
 

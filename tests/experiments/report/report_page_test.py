@@ -6,7 +6,11 @@ import pandas as pd
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.report.report_page import fill_blocks, write_report
+from nystromformer.experiments.report.report_page import (
+    describe,
+    fill_blocks,
+    write_report,
+)
 from nystromformer.experiments.report.runs import make_frame, read_records
 from tests.commands import ROOT, refused
 from tests.experiments.report.conftest import SOFTMAX
@@ -58,17 +62,23 @@ def test_write_report_writes_a_page_tables_and_figures(three, tmp_path):
         assert (out / name).read_text().startswith("<?xml")
 
 
-def test_write_report_says_of_which_commits_and_devices_runs_are(three, tmp_path):
-    other = {"device": "<b>1 × H200</b>", "commit": 40 * "a" + "+"}
+def test_describe_says_of_which_commits_and_devices_runs_are(three):
+    other = {"device": "1 × H200", "commit": 40 * "a" + "+"}
     three.add("linear,quick", 0.5, result=other)
-    write_report([three.folder], tmp_path / "out")
-    text = read_page(tmp_path / "out")
+    text = describe(three.read())
     assert (
         "They are of 2 commits, for which reason alone numbers may differ: "
         "c0ffee (3: nystrom, softmax); aaaaaaaaa+ (1: linear)."
     ) in text
-    assert r"2 devices" in text
-    assert r"\<b\>1 × H200\</b\> (1: linear)." in text
+    assert "They are of 2 devices, for" in text
+    assert "1 × H200 (1: linear)." in text
+
+
+def test_describe_says_what_all_runs_share_without_the_path_of_a_folder(runs):
+    for attention in ("nystrom", "linear"):
+        runs.add(f"{attention},quick", 0.5, train__init_from="/home/me/source")
+    text = describe(runs.read())
+    assert "All have preset=quick, train.init_from=source. Commit: c0ffee." in text
 
 
 def test_write_report_of_runs_of_which_none_is_finished(runs, tmp_path):
@@ -83,13 +93,12 @@ def test_write_report_of_runs_of_which_none_is_finished(runs, tmp_path):
 def test_write_report_replaces_its_own_blocks_and_no_other_folder(three, tmp_path):
     out = tmp_path / "out"
     write_report([three.folder], out)
-    page = out / "README.md"
-    page.write_text(page.read_text() + "\nWords that stay.\n")
+    (out / "README.md").write_text(PAGE.format(runs="*"))
     three.add("linear,quick", 0.5)
     write_report([three.folder, out], out)
     text = read_page(out)
     assert "| linear | 50.00 (1) |" in text
-    assert text.endswith("\nWords that stay.\n")
+    assert text.endswith("\nMore | words | that stay.\n")
     # It is the same again without the workdirs.
     write_report([out], out)
     assert read_page(out) == text
