@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict
 
 from configs.defaults import attention, optimizer, train
 from nystromformer.attention import ATTENTIONS
-from nystromformer.experiments.report.runs import read_records
+from nystromformer.experiments.report.records import read_records
 from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT
 from tests.bert_presets_test import BERT_QUICK
 from tests.commands import ROOT

@@ -16,7 +16,7 @@ from lra_tasks.task import TASKS, DataError, get_task
 from nystromformer import attention, make_attention
 from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.config_file import load_config
-from nystromformer.experiments.report.runs import read_records
+from nystromformer.experiments.report.records import read_records
 from tests.commands import ROOT, Commands
 
 README = ROOT / "README.md"

@@ -13,7 +13,8 @@ from flax import nnx
 
 from lra_tasks.split import SPLITS, Split
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.report.runs import make_frame, read_records
+from nystromformer.experiments.report.records import read_records
+from nystromformer.experiments.report.runs import make_frame
 from nystromformer.experiments.report.tables import score_table
 from nystromformer.experiments.run import load_and_compile, run_training, summarize
 from nystromformer.experiments.trained_run import load_run

@@ -22,15 +22,13 @@ from nystromformer.experiments import markdown
 from nystromformer.experiments.plotting import save_svg
 from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import FIGURES, draw_figures
-from nystromformer.experiments.report.runs import (
+from nystromformer.experiments.report.records import (
     RUNS_FILE,
-    UNNAMED,
-    Frame,
     Record,
-    make_frame,
     read_records,
     write_records,
 )
+from nystromformer.experiments.report.runs import UNNAMED, Frame, make_frame
 
 PAGE_FILE = "README.md"
 SCORES_FILE = "scores.csv"
@@ -114,11 +112,13 @@ def write_report(
 
     Raises:
       ConfigError: if there is no run, if no run has an attention of `compare_with`, if
-        a block of the page is wrong, or if `out` holds something else than a report.
+        a block of the page is wrong, or if `out` holds something else than a report, or
+        the records of other runs.
     """
     records = read_records(folders)
     frame = make_frame(records)
     markdown.check_folder(out, RUNS_FILE)
+    _check_no_record_is_lost(records, out)
     page = out / PAGE_FILE
     if not page.exists():
         references = f" from={','.join(compare_with)}" if compare_with else ""
@@ -142,6 +142,23 @@ def write_report(
     by_row.agg(["mean", "std", "count"]).to_csv(out / SCORES_FILE)
     runs = frame.drop_duplicates("run")
     return f"{runs['finished'].sum()} of {len(runs)} runs finished; see {page}"
+
+
+def _check_no_record_is_lost(records: Sequence[Record], out: Path) -> None:
+    """Raises ConfigError if a report is there that has other runs, too.
+
+    It may be the only place where their records are.
+    """
+    if not (out / RUNS_FILE).exists():
+        return
+    names = {record["run"] for record in read_records([out])}
+    lost_names = sorted(names - {record["run"] for record in records})
+    if lost_names:
+        raise ConfigError(
+            f"{out} has the records of {', '.join(lost_names)}, which are not among "
+            f"these runs: name {out} too, which keeps them, or delete their lines in "
+            f"its {RUNS_FILE}"
+        )
 
 
 def fill_blocks(text: str, records: Sequence[Record]) -> tuple[str, dict[str, Figure]]:

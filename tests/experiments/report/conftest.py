@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nystromformer.experiments.report.runs import make_frame, read_records
+from nystromformer.experiments.report.records import read_records
+from nystromformer.experiments.report.runs import make_frame
 from nystromformer.experiments.report.tables import score_table
 from tests.small import make_config
 

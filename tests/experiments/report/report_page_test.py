@@ -6,12 +6,13 @@ import pandas as pd
 import pytest
 
 from nystromformer.errors import ConfigError
+from nystromformer.experiments.report.records import read_records
 from nystromformer.experiments.report.report_page import (
     describe,
     fill_blocks,
     write_report,
 )
-from nystromformer.experiments.report.runs import make_frame, read_records
+from nystromformer.experiments.report.runs import make_frame
 from tests.commands import ROOT, refused
 from tests.experiments.report.conftest import SOFTMAX
 
@@ -96,6 +97,8 @@ def test_write_report_replaces_its_own_blocks_and_no_other_folder(three, tmp_pat
     (out / "README.md").write_text(PAGE.format(runs="*"))
     three.add("linear,quick", 0.5)
     write_report([three.folder, out], out)
+    with pytest.raises(ConfigError, match="has the records of runs/00, runs/01, runs"):
+        write_report([three.folder / "03"], out)
     text = read_page(out)
     assert "| linear | 50.00 (1) |" in text
     assert text.endswith("\nMore | words | that stay.\n")
