@@ -155,9 +155,9 @@ def _check_no_record_is_lost(records: Sequence[Record], out: Path) -> None:
     lost_names = sorted(names - {record["run"] for record in records})
     if lost_names:
         raise ConfigError(
-            f"{out} has the records of {', '.join(lost_names)}, which are not among "
-            f"these runs: name {out} too, which keeps them, or delete their lines in "
-            f"its {RUNS_FILE}"
+            f"{out} has the records of {len(lost_names)} other runs, the first is "
+            f"{lost_names[0]}: name {out} too, which keeps them, or delete their lines "
+            f"in its {RUNS_FILE}"
         )
 
 
