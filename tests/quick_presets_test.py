@@ -4,14 +4,14 @@ Each table has every key that its preset changes: a change that is not in it fai
 """
 
 import functools
-import json
 
 import pytest
 from flax.traverse_util import flatten_dict
 
 from configs.defaults import attention, optimizer, train
 from nystromformer.attention import ATTENTIONS
-from nystromformer.run_files import CONFIG_FILE, SETTINGS_WITHOUT_EFFECT
+from nystromformer.experiments.report.records import read_records
+from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT
 from tests.bert_presets_test import BERT_QUICK
 from tests.commands import ROOT
 from tests.presets import check_settings, flat
@@ -146,10 +146,8 @@ OPTIONS_OF_OLD_RECORDS = {"attention.seed"}
 @pytest.mark.parametrize("folder", ["listops_short", "quick_tasks", "recall"])
 def test_presets_have_the_settings_of_recorded_runs(folder):
     """A setting that a record does not have is newer than the record."""
-    files = sorted((ROOT / "results" / folder).rglob(CONFIG_FILE))
-    assert files
-    for file in files:
-        record = json.loads(file.read_text())
+    for run in read_records([ROOT / "results" / folder]):
+        record = run["config"]
         task_name = record["task"]["name"]
         attention_name = record["attention"]["name"]
         if attention_name not in ATTENTIONS:
@@ -161,7 +159,7 @@ def test_presets_have_the_settings_of_recorded_runs(folder):
         expected = settings | overrides
         for key, value in flatten_dict(record, sep=".").items():
             if key not in SETTINGS_WITHOUT_EFFECT | OPTIONS_OF_OLD_RECORDS:
-                assert expected[key] == value, f"{key} of {file}"
+                assert expected[key] == value, f"{key} of {run['run']}"
 
 
 RECALL = {

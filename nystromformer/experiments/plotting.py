@@ -18,6 +18,7 @@ WIDTH = 6.4  # inches, of one panel
 HEIGHT = 4.0
 LEGEND_LINE = 0.22  # inches
 LETTERS_IN_A_LEGEND_LINE = 60  # as wide as a panel
+STROKES = ("-", "--", ":", "-.")
 STYLE: Any = {
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -27,21 +28,20 @@ STYLE: Any = {
     "legend.frameon": False,
     "svg.hashsalt": "nystromformer",  # the same figure gives the same bytes
 }
-# An attention has its colour in every picture. Readers who do not see red or green tell
-# all ten apart, and each stands out on white.
+# An attention has its colour in every picture: Paul Tol's colours "muted", which the
+# colour-blind can tell apart, black and a grey.
 ATTENTION_COLORS = {
+    "nystrom": "#CC6677",
     "softmax": "#000000",
-    "nystrom": "#D55E00",
-    "linear": "#0072B2",
-    "efficient": "#56B4E9",
-    "linformer": "#117733",
-    "performer": "#CC79A7",
-    "reformer": "#DDAA33",
-    "longformer": "#332288",
-    "bigbird": "#882255",
+    "bigbird": "#332288",
+    "efficient": "#DDCC77",
+    "linear": "#117733",
+    "linformer": "#88CCEE",
+    "longformer": "#882255",
+    "performer": "#44AA99",
+    "reformer": "#999933",
     "identity": "#777777",
 }
-STROKES = ("-", "--", ":", "-.")
 NAME_SIZE = 9  # points, of the names at the ends of lines
 
 
@@ -55,8 +55,19 @@ def new_figure(rows: int = 1, columns: int = 1) -> Figure:
 
 def line_style(index: int) -> dict[str, Any]:
     """Ten colours, then the same with a different stroke."""
-    stroke = STROKES[index // 10 % 4]
+    stroke = STROKES[index // 10 % len(STROKES)]
     return {"color": f"C{index % 10}", "linestyle": stroke}
+
+
+def attention_style(attention: str, index: int = 0) -> dict[str, Any]:
+    """The colour of an attention, the same in all figures, and a stroke for its row.
+
+    Args:
+      attention: its name; one of a user's own is purple.
+      index: the number of the row among those of the attention.
+    """
+    color = ATTENTION_COLORS.get(attention, "#AA4499")
+    return {"color": color, "linestyle": STROKES[index % len(STROKES)]}
 
 
 def attention_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -70,7 +81,7 @@ def attention_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     Args:
       labels: the labels of all lines, in the order in which they are drawn.
     """
-    attention_of_label = {label: find_attention(label) for label in labels}
+    attention_of_label = {label: attention_in_label(label) for label in labels}
     spare_colors = [
         color
         for name, color in ATTENTION_COLORS.items()
@@ -95,7 +106,7 @@ def attention_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def find_attention(label: str) -> str:
+def attention_in_label(label: str) -> str:
     """Returns the first name of ATTENTION_COLORS in a label, or else the label."""
     words = re.findall("[a-z]+", label)
     return next((word for word in words if word in ATTENTION_COLORS), label)
@@ -114,11 +125,12 @@ def name_lines(axes: Axes) -> None:
     lines = [
         line
         for line in axes.lines
-        if not str(line.get_label()).startswith("_") and len(line.get_xdata())
+        if not str(line.get_label()).startswith("_")
+        and len(np.asarray(line.get_xdata()))
     ]
     axes.autoscale_view()  # matplotlib else sets limits when it draws
     to_panel = axes.transScale + axes.transLimits
-    ends = [to_panel.transform(np.transpose(line.get_data())[-1]) for line in lines]
+    ends = [to_panel.transform(np.asarray(line.get_xydata())[-1]) for line in lines]
     # A panel is about three quarters of its height, beside its title and labels.
     gap = 1.2 * NAME_SIZE / 72 / (0.75 * HEIGHT)
     heights = _move_apart([height for _, height in ends], gap)
@@ -200,8 +212,14 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     svg = Path(f"{path}.svg")
     with matplotlib.rc_context(STYLE):
         figure.savefig(png, dpi=150, metadata={"Software": None})
-        figure.savefig(svg, metadata={"Date": None})
+    save_svg(figure, svg)
     return [png, svg]
+
+
+def save_svg(figure: Figure, path: Path) -> None:
+    """Writes a figure without the date, so that the same one gives the same bytes."""
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def set_value_ticks(axes: Any) -> None:

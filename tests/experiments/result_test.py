@@ -12,7 +12,8 @@ from flax import nnx
 
 from lra_tasks.split import SPLITS, Split
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.report.runs import read_runs
+from nystromformer.experiments.report.records import read_records
+from nystromformer.experiments.report.runs import make_frame
 from nystromformer.experiments.report.tables import score_table
 from nystromformer.experiments.run import load_and_compile, run_training, summarize
 from nystromformer.experiments.trained_run import load_run
@@ -302,8 +303,8 @@ def test_result_has_both_test_splits_of_mnli(tmp_path):
         f"test mismatched_accuracy {result['test_mismatched_accuracy']:.2%} "
         "(7 examples)",
     ]
-    table = score_table(read_runs([tmp_path / "run"])).set_index("attention")
-    scores = table.loc["identity"]
+    table = score_table(make_frame(read_records([tmp_path / "run"])))
+    scores = table.set_index("attention").loc["identity"]
     matched = 100 * result["test_accuracy"]
     mismatched = 100 * result["test_mismatched_accuracy"]
     assert scores["mnli accuracy, %"] == f"{matched:.2f} (1)"
