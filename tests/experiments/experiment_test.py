@@ -197,7 +197,7 @@ def test_augmentations_are_those_that_keep_a_tasks_labels():
         assert isinstance(Experiment(make_config(task=task)).objective, Classification)
 
 
-# The sizes of the paper take longer to build: recipe_presets_test holds them.
+# The sizes of the paper take longer to build.
 MODERN = [
     pytest.param("nystrom,modern", marks=pytest.mark.slow),
     "identity,quick,modern",
