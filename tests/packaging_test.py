@@ -48,6 +48,25 @@ def test_a_star_imports_no_name_that_needs_an_extra(monkeypatch):
     assert set(nystromformer.__all__) <= names.keys()
 
 
+def test_all_public_names_of_the_package_are_there():
+    for name in (*nystromformer.__all__, "diagnose", "load_run"):
+        assert hasattr(nystromformer, name)
+        assert name in dir(nystromformer)
+    assert not hasattr(nystromformer, "Transformer")
+
+
+def test_a_report_loads_neither_model_nor_tasks():
+    program = (
+        "import sys, nystromformer.experiments.report.build\n"
+        "packages = ('nystromformer.', 'lra_tasks.', 'flax', 'jax.')\n"
+        "names = [name for name in sys.modules if name.startswith(packages)]\n"
+        "print(*(name for name in names if '.experiments' not in name))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.split() == ["nystromformer.errors", "nystromformer.run_files"]
+
+
 # With what pip would not have installed hidden from it.
 ALONE = """
 import sys
