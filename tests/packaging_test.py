@@ -58,7 +58,7 @@ def test_all_public_names_of_the_package_are_there():
 def test_a_report_loads_neither_model_nor_tasks():
     program = (
         "import sys, nystromformer.experiments.report.build\n"
-        "packages = ('nystromformer.', 'lra_tasks.', 'flax', 'jax.')\n"
+        "packages = ('nystromformer.', 'lra_tasks.')\n"
         "names = [name for name in sys.modules if name.startswith(packages)]\n"
         "print(*(name for name in names if '.experiments' not in name))"
     )
