@@ -38,7 +38,7 @@ from nystromformer.experiments.objectives import (
     register_objective,
 )
 from nystromformer.training.data import Batch
-from nystromformer.training.metrics import Sums
+from nystromformer.training.objective import Sums
 
 
 class Average(Attention):

@@ -32,7 +32,24 @@ kernel_init = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
 class Dense(nnx.Linear):
-    """nnx.Linear, computed by `ops.dense`."""
+    """nnx.Linear with a bias, computed by `ops.dense`."""
+
+    # The other arguments of nnx.Linear would have no effect.
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(
+            in_features,
+            out_features,
+            kernel_init=kernel_init,
+            dtype=dtype,
+            rngs=rngs,
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., L, D] -> [..., L, E]."""
@@ -49,7 +66,18 @@ class Embedding(nnx.Embed):
 
 
 class LayerNorm(nnx.LayerNorm):
-    """nnx.LayerNorm, computed by `ops.layer_norm`."""
+    """nnx.LayerNorm over the last axis, with scale and bias, by `ops.layer_norm`."""
+
+    # The other arguments of nnx.LayerNorm would have no effect.
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        epsilon: float = 1e-6,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(num_features, epsilon=epsilon, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., D] -> [..., D]."""
@@ -63,13 +91,7 @@ def make_dense(
     config: EncoderConfig, in_features: int, out_features: int, rngs: nnx.Rngs
 ) -> Dense:
     """A linear layer in the dtype of the config."""
-    return Dense(
-        in_features,
-        out_features,
-        kernel_init=kernel_init,
-        dtype=config.dtype,
-        rngs=rngs,
-    )
+    return Dense(in_features, out_features, dtype=config.dtype, rngs=rngs)
 
 
 def make_norm(config: EncoderConfig, rngs: nnx.Rngs) -> LayerNorm:

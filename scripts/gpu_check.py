@@ -48,13 +48,13 @@ from nystromformer.experiments.accelerator import (
 )
 from nystromformer.experiments.check_results import add_row
 from nystromformer.experiments.config_file import load_config
+from nystromformer.experiments.interrupt import StopFlag
 from nystromformer.experiments.stages import (
     SECONDS_TO_SAVE,
     Command,
     num_workers,
     run_stage,
 )
-from nystromformer.training.interrupt import StopFlag
 
 SCRIPTS = Path(__file__).parent
 CONFIGS = SCRIPTS.parent / "configs"

@@ -32,8 +32,8 @@ from nystromformer.experiments import cli, run
 from nystromformer.experiments.compilation_cache import use_compilation_cache
 from nystromformer.experiments.config_file import config_from_flags, format_config
 from nystromformer.experiments.experiment import build_experiment
+from nystromformer.experiments.interrupt import SIGNALS
 from nystromformer.experiments.objectives import OBJECTIVES
-from nystromformer.training.interrupt import SIGNALS
 
 config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run")

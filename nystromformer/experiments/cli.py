@@ -16,14 +16,18 @@ from ml_collections import config_flags
 
 from lra_tasks.errors import DataError
 from lra_tasks.paths import local_path
-from nystromformer.errors import CheckpointError, ConfigError, NotFiniteError
+from nystromformer.errors import (
+    CheckpointError,
+    ConfigError,
+    Interrupted,
+    NotFiniteError,
+)
 from nystromformer.experiments.config_errors import (
     format_missing_key,
     is_of_user_function,
 )
 from nystromformer.experiments.plugins import absolute_names, load_modules
 from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
-from nystromformer.training.interrupt import Interrupted
 
 # A user can correct these errors; any other is a bug and shows its traceback.
 USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)

@@ -18,11 +18,11 @@ import jax
 import submitit
 from submitit.core.utils import FailedJobError
 
-from nystromformer.errors import ConfigError
+from nystromformer.errors import ConfigError, Interrupted
+from nystromformer.experiments.interrupt import SIGNALS, StopFlag
 from nystromformer.experiments.points import Point
 from nystromformer.experiments.workdir import is_locked
 from nystromformer.run_files import RESULT_FILE
-from nystromformer.training.interrupt import SIGNALS, Interrupted, StopFlag
 
 LOG_FILE = "log.txt"
 FAILURE_FILE = "failed.txt"  # the exit status of a run that failed, and its error

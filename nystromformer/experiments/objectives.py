@@ -19,10 +19,12 @@ from nystromformer.experiments.floors import (
     no_floors,
     position_floors,
 )
-from nystromformer.training.denoising import ClassificationDenoising
-from nystromformer.training.masked import MaskedOrder, MaskedTokens
-from nystromformer.training.objective import Classification, Objective
-from nystromformer.training.positions import Positions
+from nystromformer.training.masked import (
+    ClassificationDenoising,
+    MaskedOrder,
+    MaskedTokens,
+)
+from nystromformer.training.objective import Classification, Objective, Positions
 
 
 @dataclasses.dataclass(frozen=True)

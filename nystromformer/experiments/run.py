@@ -20,6 +20,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.config_file import format_config
 from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.interrupt import StopFlag
 from nystromformer.experiments.metric_names import format_metric
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.experiments.transfer import carry_over, load_source, replace_weights
@@ -30,16 +31,19 @@ from nystromformer.experiments.workdir import (
     write_json,
 )
 from nystromformer.run_files import CONFIG_FILE, RESULT_FILE
-from nystromformer.training.checkpoint import saved_steps, weights_sha256
-from nystromformer.training.compiled import Programs
+from nystromformer.training.checkpoint import (
+    delete_steps,
+    saved_steps,
+    weights_sha256,
+)
 from nystromformer.training.data import HostSplit
 from nystromformer.training.devices import (
     check_same_on_all_hosts,
     is_host_0,
     make_mesh,
 )
-from nystromformer.training.loop import Trainer
-from nystromformer.training.step import Weights
+from nystromformer.training.loop import open_run, train
+from nystromformer.training.step import Programs, Weights
 
 # Data that have been prepared are loaded, and sources that are missing are noticed,
 # within this time. If loading takes longer, the training step is compiled meanwhile.
@@ -101,37 +105,38 @@ def _train(
     )
     print(f"{experiment} on {provenance.device()}")
 
-    trainer = Trainer(
+    config = experiment.config
+    made_by = provenance.collect()
+    run = open_run(
         programs,
-        experiment.config.train,
+        config.train,
         splits,
         workdir,
         init_weights=init_weights,
+        init_from_sha256=weights_sha256(source.weights) if source else None,
         data_sha256=data_sha256,
-        settings=flatten_dict(experiment.config.to_mapping(), sep="."),
+        settings=flatten_dict(config.to_mapping(), sep="."),
+        session=made_by,
     )
     if is_host_0():
         _write_config(experiment, workdir)
     multihost_utils.sync_global_devices("opened the workdir")
-    if source:
-        trainer.run_state.init_from_sha256 = weights_sha256(source.weights)
-    made_by = provenance.collect()
-    trainer.run_state.sessions.append({"step": trainer.step, **made_by})
 
-    fit_result = trainer.fit()
+    with StopFlag() as stop:
+        outcome = train(run, should_stop=lambda: stop.signum or 0)
     result = {
         **_identity(experiment),
-        **fit_result,
+        **outcome,
         **_floors(experiment, splits),
         "fraction_exact": experiment.fraction_exact(splits["test"]),
         "processes": jax.process_count(),
         "mesh": dict(mesh.shape),
         **made_by,
-        "sessions": trainer.run_state.sessions,
+        "sessions": run.record.sessions,
     }
     if is_host_0():
         write_json(workdir / RESULT_FILE, result)
-    trainer.delete_checkpoints()
+    delete_steps(workdir)
     return result
 
 

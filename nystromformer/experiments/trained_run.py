@@ -26,7 +26,7 @@ from nystromformer.heads import MaskedLanguageModel
 from nystromformer.run_files import BEST_FOLDER, CONFIG_FILE
 from nystromformer.training.checkpoint import load_weights
 from nystromformer.training.data import HostSplit
-from nystromformer.training.evaluate import evaluate
+from nystromformer.training.loop import evaluate
 from nystromformer.training.step import Weights
 from nystromformer.validation import check_range
 

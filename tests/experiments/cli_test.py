@@ -13,7 +13,7 @@ import os, signal, sys
 from etils import epath
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.training.interrupt import Interrupted
+from nystromformer.errors import Interrupted
 def main(words=None):
     {body}
 {before}

@@ -13,8 +13,8 @@ from nystromformer.experiments.check_results import (
     read_benchmark,
     read_rows,
 )
+from nystromformer.experiments.interrupt import StopFlag
 from nystromformer.experiments.stages import Command, run_command, run_stage
-from nystromformer.training.interrupt import StopFlag
 from tests.commands import refused
 
 # A module for --load: an attention that is a tenth off, but in float64 right.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nystromformer.errors import ConfigError
+from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments.launch import (
     Job,
     check_slurm,
@@ -18,7 +18,6 @@ from nystromformer.experiments.launch import (
 )
 from nystromformer.experiments.points import Point
 from nystromformer.experiments.workdir import lock_workdir
-from nystromformer.training.interrupt import Interrupted
 from tests.small import make_config
 
 CONFIG = make_config("quick")

@@ -8,11 +8,11 @@ import pytest
 from etils import epath
 
 from nystromformer.attention import ATTENTIONS
+from nystromformer.errors import Interrupted
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import run_training
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.training import loop
-from nystromformer.training.interrupt import Interrupted
 from tests.small import make_config
 from tests.tolerance import TOLERANCE
 

@@ -12,6 +12,7 @@ from etils import epath
 from flax import nnx
 
 from lra_tasks.split import SPLITS, Split
+from nystromformer.errors import Interrupted
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.report.runs import read_runs
 from nystromformer.experiments.report.tables import score_table
@@ -21,7 +22,6 @@ from nystromformer.experiments.workdir import write_json
 from nystromformer.training import loop
 from nystromformer.training.checkpoint import save_weights, weights_sha256
 from nystromformer.training.devices import make_mesh
-from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.optimizer import make_optimizer
 from tests.small import make_config, untrained
 from tests.tolerance import TOLERANCE

@@ -9,14 +9,13 @@ import pytest
 from etils import epath
 
 from lra_tasks.errors import DataError
-from nystromformer.errors import CheckpointError, ConfigError
+from nystromformer.errors import CheckpointError, ConfigError, Interrupted
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import load_and_compile, make_example, run_training
 from nystromformer.experiments.workdir import is_locked, write_json
 from nystromformer.training import loop
 from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.data import HostSplit
-from nystromformer.training.interrupt import Interrupted
 from tests.small import make_config, untrained
 
 

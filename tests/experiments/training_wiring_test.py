@@ -9,17 +9,19 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from nystromformer.training.augmentation import flip, shuffle_arguments
 
 from lra_tasks.task import get_task
 from nystromformer.config import OptimizerConfig, key_types
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.training.augmentation import flip, shuffle_arguments
 from nystromformer.training.data import HostSplit
-from nystromformer.training.denoising import ClassificationDenoising
-from nystromformer.training.masked import MaskedOrder, MaskedTokens
-from nystromformer.training.objective import Classification
+from nystromformer.training.masked import (
+    ClassificationDenoising,
+    MaskedOrder,
+    MaskedTokens,
+)
+from nystromformer.training.objective import Classification, Positions
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.positions import Positions
 from nystromformer.training.step import train_step
 from tests.jaxpr import equations
 from tests.small import make_config, prefixed

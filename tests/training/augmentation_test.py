@@ -10,17 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from nystromformer.training.augmentation import Augmented, flip
 
 from lra_tasks.listops import ListOps
 from lra_tasks.task import TASKS
 from nystromformer.config import TrainConfig
 from nystromformer.experiments.augmentations import AUGMENTATIONS
-from nystromformer.training.augmentation import Augmented, flip
-from nystromformer.training.compiled import jit_programs
 from nystromformer.training.data import Batch, HostSplit
-from nystromformer.training.evaluate import evaluate
+from nystromformer.training.loop import evaluate
 from nystromformer.training.objective import Classification
-from nystromformer.training.step import split_weights
+from nystromformer.training.step import Programs, split_weights
 from tests.lra_tasks.listops_cases import value_of
 from tests.tolerance import TOLERANCE
 
@@ -190,7 +189,7 @@ def check_evaluation(kind):
     _, weights = split_weights(FirstPixel(nnx.Rngs(0)))
 
     def compute_metrics(objective):
-        programs = jit_programs(FirstPixel, objective)
+        programs = Programs(FirstPixel, objective)
         return evaluate(programs, weights, HostSplit.from_split(split), 8)
 
     metrics = compute_metrics(kind(Classification(), FLIPS))

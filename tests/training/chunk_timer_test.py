@@ -1,7 +1,8 @@
 """The pace of a run: chunks that take about a second."""
 
-from nystromformer.training import chunk_timer
 from nystromformer.training.chunk_timer import ChunkTimer
+
+from nystromformer.training import chunk_timer
 
 
 def test_chunk_timer_aims_at_a_second_once_the_program_is_compiled(monkeypatch):

@@ -10,10 +10,10 @@ from flax import nnx
 
 from nystromformer.config import OptimizerConfig, TrainConfig
 from nystromformer.ops import dropout
-from nystromformer.training.compiled import jit_programs
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.step import Programs
 
 VOCAB = 11
 LENGTH = 7
@@ -80,7 +80,7 @@ def trainer_in(optimizer, splits):
 
     @functools.cache
     def programs_of(model, objective, grad_accum_steps, length_buckets):
-        return jit_programs(
+        return Programs(
             model,
             objective,
             optimizer,

@@ -17,14 +17,14 @@ from flax import nnx
 
 from nystromformer.config import OptimizerConfig, TrainConfig
 from nystromformer.encoder_config import EncoderConfig
+from nystromformer.errors import Interrupted
 from nystromformer.heads import SequenceClassifier
-from nystromformer.training.compiled import jit_programs
 from nystromformer.training.data import HostSplit, train_example_ids
 from nystromformer.training.devices import check_same_on_all_hosts, make_mesh
-from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.step import Programs
 from tests.training.conftest import BagOfTokens, make_split
 from tests.training.sharded_layers import NYSTROM, convolved_and_rotated, costs
 
@@ -69,7 +69,7 @@ def compile_training(
         devices=jax.devices()[: data_shards * sequence_parallelism],
     )
     config = OptimizerConfig(learning_rate=5e-3, warmup_steps=4)
-    programs = jit_programs(
+    programs = Programs(
         make_model,
         Classification(),
         make_optimizer(config, STEPS),
@@ -143,7 +143,7 @@ def resumed(workdir: str) -> list[float]:
         folder.mkdir(exist_ok=True)
         mesh = make_mesh(8, 7, devices=jax.devices()[:num_devices])
         optimizer = make_optimizer(optimizer_config, 12)
-        programs = jit_programs(BagOfTokens, Classification(), optimizer, mesh)
+        programs = Programs(BagOfTokens, Classification(), optimizer, mesh)
         return Trainer(programs, config, splits, folder)
 
     trainer = make_trainer("moved", num_devices=8)

@@ -5,12 +5,10 @@ import pytest
 from flax import nnx
 
 from nystromformer.config import TrainConfig
-from nystromformer.training.compiled import jit_programs
 from nystromformer.training.data import HostSplit
-from nystromformer.training.evaluate import evaluate
-from nystromformer.training.loop import Trainer
+from nystromformer.training.loop import Trainer, evaluate
 from nystromformer.training.objective import Classification
-from nystromformer.training.step import split_weights
+from nystromformer.training.step import Programs, split_weights
 from tests.training.conftest import LENGTH, BagOfTokens, make_split
 
 MODEL = BagOfTokens(nnx.Rngs(3))
@@ -19,7 +17,7 @@ _, WEIGHTS = split_weights(MODEL)
 
 @pytest.fixture(scope="module")
 def programs():
-    return jit_programs(BagOfTokens, Classification())
+    return Programs(BagOfTokens, Classification())
 
 
 @pytest.fixture
@@ -122,7 +120,7 @@ def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
     config = TrainConfig(
         batch_size=8, num_steps=2, eval_every=1, checkpoint_every=2, **batching
     )
-    programs = jit_programs(BagOfTokens, Classification(), optimizer, **batching)
+    programs = Programs(BagOfTokens, Classification(), optimizer, **batching)
     batch_sizes = set()
     lengths = set()
 

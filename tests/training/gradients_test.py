@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.flatten_util import ravel_pytree
+from nystromformer.training.gradients import batch_gradient, bucket_lengths
 
 from nystromformer.attention import ATTENTIONS
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import PairClassifier, SequenceClassifier
 from nystromformer.training.data import HostSplit
-from nystromformer.training.gradients import batch_gradient, bucket_lengths
-from nystromformer.training.metrics import Totals
-from nystromformer.training.objective import Classification
+from nystromformer.training.objective import Classification, Totals
 from nystromformer.training.step import split_weights
 from tests.attention import cases
 from tests.tolerance import TOLERANCE, relative_error

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from nystromformer.training.interrupt import SIGNALS, StopFlag
+from nystromformer.experiments.interrupt import SIGNALS, StopFlag
 
 
 @pytest.mark.parametrize("signum", SIGNALS)

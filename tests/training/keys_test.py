@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from nystromformer.training.augmentation import Augmented
 
 from nystromformer.config import TrainConfig
 from nystromformer.encoder import EncoderConfig
@@ -17,15 +18,11 @@ from nystromformer.heads import (
     MaskedLanguageModel,
     TokenClassifier,
 )
-from nystromformer.training.augmentation import Augmented
-from nystromformer.training.compiled import jit_programs
 from nystromformer.training.data import Chunk, HostSplit, train_example_ids
-from nystromformer.training.denoising import ClassificationDenoising
 from nystromformer.training.loop import Trainer
-from nystromformer.training.masked import MaskedTokens
-from nystromformer.training.objective import Classification
-from nystromformer.training.positions import Positions
-from nystromformer.training.step import split_weights
+from nystromformer.training.masked import ClassificationDenoising, MaskedTokens
+from nystromformer.training.objective import Classification, Positions
+from nystromformer.training.step import Programs, split_weights
 from tests.training.conftest import CLASSES, LENGTH, VOCAB, BagOfTokens, make_split
 
 fold_in = jax.random.fold_in
@@ -62,7 +59,7 @@ def encoder_config(vocab_size):
 
 def loss_of_a_step(optimizer, seed, step, split, parts):
     """The sum of the losses of one step on all examples of a split."""
-    programs = jit_programs(
+    programs = Programs(
         BagOfTokens, Classification(), optimizer, grad_accum_steps=parts
     )
     state = programs.init(np.uint32(seed))._replace(step=jnp.int32(step))
@@ -218,7 +215,7 @@ def test_a_run_has_the_weights_and_the_order_of_its_seed(
         log_every=5,
         checkpoint_every=20,
     )
-    programs = jit_programs(BagOfTokens, Classification(), optimizer)
+    programs = Programs(BagOfTokens, Classification(), optimizer)
     seeds = set()
     examples = []
 

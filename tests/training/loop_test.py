@@ -1,20 +1,21 @@
 """A run: what it writes, that it resumes bit-equal, that it stops as it should."""
 
+import functools
 import os
 import signal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
+from nystromformer.training.augmentation import Augmented
 
 from nystromformer.encoder import EncoderConfig
-from nystromformer.errors import ConfigError
+from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.heads import SequenceClassifier
 from nystromformer.training import loop
-from nystromformer.training.augmentation import Augmented
 from nystromformer.training.checkpoint import load_weights, saved_steps, weights_sha256
-from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training_config import TrainConfig
@@ -186,19 +187,22 @@ def test_fit_trains_validates_and_resumes_with_remat(trainer_in, tmp_path, monke
 class WithItsOwnDropout(BagOfTokens):
     """Draws from a random stream of its own, as flax's layers do."""
 
-    def __init__(self, rngs):
+    def __init__(self, impl, rngs):
         super().__init__(rngs)
-        self.dropout = nnx.Dropout(0.25, rngs=rngs)
+        key = jax.random.key(0, impl=impl)
+        self.dropout = nnx.Dropout(0.25, rngs=nnx.Rngs(key))
 
     def __call__(self, inputs, mask, dropout_rng=None):
         logits = super().__call__(inputs, mask, dropout_rng)
         return self.dropout(logits, deterministic=dropout_rng is None)
 
 
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_fit_of_a_model_with_a_random_stream_resumes_bit_equal(
-    trainer_in, tmp_path, monkeypatch
+    trainer_in, tmp_path, monkeypatch, impl
 ):
-    check_resumes_bit_equal(trainer_in, tmp_path, monkeypatch, model=WithItsOwnDropout)
+    model = functools.partial(WithItsOwnDropout, impl)
+    check_resumes_bit_equal(trainer_in, tmp_path, monkeypatch, model=model)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +222,14 @@ def test_trainer_refuses_splits_that_are_too_small(
     small_splits = {name: make_split(0, size) for name, size in sizes.items()}
     with pytest.raises(ConfigError, match=message):
         Trainer(programs, config, small_splits, tmp_path)
+
+
+def test_trainer_refuses_a_split_without_a_labelled_token(trainer_in, splits, tmp_path):
+    run = trainer_in(tmp_path)
+    unlabelled = make_split(0, 5)
+    unlabelled.labels = -np.ones(unlabelled.inputs.shape, np.int32)
+    with pytest.raises(ConfigError, match="no token of the split test has a label"):
+        Trainer(run.programs, run.config, splits | {"test": unlabelled}, tmp_path)
 
 
 def test_trainer_refuses_epochs_whose_steps_nobody_has_counted(

@@ -10,12 +10,11 @@ from types import SimpleNamespace
 import jax
 import pytest
 
+from nystromformer.errors import Interrupted
 from nystromformer.training import chunk_timer, loop
 from nystromformer.training.checkpoint import load_weights
 from nystromformer.training.data import HostSplit
-from nystromformer.training.evaluate import evaluate
-from nystromformer.training.interrupt import Interrupted
-from nystromformer.training.loop import Trainer
+from nystromformer.training.loop import Trainer, evaluate
 from nystromformer.training.objective import Classification
 
 BATCH = 8

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from nystromformer.training.compiled import program_bytes
+from nystromformer.training.step import program_bytes
 
 # A sample takes at least this long; a shorter program runs several times in it.
 MIN_SECONDS = 0.02

@@ -1,4 +1,4 @@
-"""Signals as a flag that the training loop reads between chunks."""
+"""Signals as a flag that a command reads when it can stop."""
 
 import signal
 import threading
@@ -7,17 +7,6 @@ from typing import Any
 
 # Clusters send SIGUSR2 when the time is nearly up. SIGALRM is our own time limit.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGALRM)
-
-
-class Interrupted(Exception):  # noqa: N818 - not an error
-    """The run was asked to stop by `signum`, and has saved its state."""
-
-    def __init__(self, signum: int, step: int | None = None):
-        is_at_limit = signum == signal.SIGALRM
-        name = "its time limit" if is_at_limit else signal.Signals(signum).name
-        at_step = "" if step is None else f" at step {step}"
-        super().__init__(f"stopped by {name}{at_step}")
-        self.signum = signum
 
 
 class StopFlag:
