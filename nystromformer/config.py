@@ -12,9 +12,8 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.by_layer import LayerAttention
-from nystromformer.encoder_config import EncoderConfig
+from nystromformer.attention import ATTENTIONS, find_attention
+from nystromformer.encoder_config import EncoderConfig, LayerAttention
 from nystromformer.errors import ConfigError
 from nystromformer.open_groups import AttentionConfig, OpenGroup, TaskConfig
 from nystromformer.training_config import OptimizerConfig, TrainConfig
@@ -114,7 +113,7 @@ class Config:
         has_buckets = self.train.length_buckets > 1
         has_parts = has_buckets or self.train.grad_accum_steps > 1
         for name, options in self.attentions():
-            attention = ATTENTIONS[name]
+            attention = find_attention(name)
             values = attention.complete_options(options)
             for option, value in attention.padding_sensitive.items():
                 if has_buckets and values[option] == value:
@@ -159,7 +158,7 @@ def default_settings(attention: str) -> dict[str, Any]:
 
     settings["attention.by_layer"] = AttentionConfig.by_layer
     if attention in ATTENTIONS:
-        for option, default in ATTENTIONS[attention].init_defaults().items():
+        for option, default in find_attention(attention).init_defaults().items():
             settings[f"attention.{option}"] = default
     return json.loads(json.dumps(settings))
 

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import find_attention
+from nystromformer.dropout import dropout, split_rng
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import (
     Block,
@@ -27,10 +28,7 @@ from nystromformer.layers import (
     make_dense,
     make_norm,
 )
-from nystromformer.ops import dropout, split_rng, zero_masked
-from nystromformer.precision import at_least_float32
-from nystromformer.rows import take_rows
-from nystromformer.sequence_blocks import ranks
+from nystromformer.ops import at_least_float32, ranks, take_rows, zero_masked
 
 embedding_init = nnx.initializers.normal(0.02)
 
@@ -45,7 +43,7 @@ def _share_attentions(blocks: Sequence[Block], config: EncoderConfig) -> None:
     It does so only for attentions that are `shared_across_layers`.
     """
     settings = [
-        (name, ATTENTIONS[name].complete_options(options))
+        (name, find_attention(name).complete_options(options))
         for name, options in config.attentions()
     ]
     for layer, block in enumerate(blocks):

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from nystromformer.dropout import dropout, split_rng
 from nystromformer.encoder import Encoder, check_arrays
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.layers import jax_gelu, kernel_init, make_dense, make_norm
-from nystromformer.ops import dropout, einsum, split_rng
+from nystromformer.ops import at_least_float32, einsum
 from nystromformer.pooling import POOLINGS, pool
-from nystromformer.precision import at_least_float32
 from nystromformer.streams import HEAD_DROPOUT
 from nystromformer.validation import check_choice
 

@@ -25,10 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.by_layer import ByLayer, add_default_options
+from nystromformer.attention import find_attention
 from nystromformer.encoder import Encoder
-from nystromformer.encoder_config import EncoderConfig
+from nystromformer.encoder_config import ByLayer, EncoderConfig, add_default_options
 from nystromformer.errors import PretrainedError
 from nystromformer.heads import FirstTokenClassifier, MaskedLanguageModel
 from nystromformer.huggingface_files import (
@@ -38,7 +37,7 @@ from nystromformer.huggingface_files import (
     read_tensors,
 )
 from nystromformer.huggingface_layout import Layout, Tensors
-from nystromformer.precision import at_least_float32, cast_floats
+from nystromformer.ops import at_least_float32, cast_floats
 from nystromformer.validation import check_choice
 
 HEADS = ("masked_lm", "classification", None)
@@ -144,7 +143,7 @@ def _with_attention(
         attention_by_layer=add_default_options(name, by_layer, options_of),
     )
     for layer_attention in changed_config.attentions():
-        if ATTENTIONS[layer_attention.name].num_projections != 3:
+        if find_attention(layer_attention.name).num_projections != 3:
             raise ValueError(
                 f"{layer_attention.name} has no projections of its own for query, key "
                 "and value, and the weights have all three: take another attention"

@@ -12,18 +12,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention import make_attention
+from nystromformer.dropout import dropout, split_rng
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.ops import (
+    at_least_float32,
     dense,
-    dropout,
     gelu,
     layer_norm,
-    split_rng,
+    take_rows,
     zero_masked,
 )
-from nystromformer.precision import at_least_float32
 from nystromformer.rotary import rotate_by_position
-from nystromformer.rows import take_rows
 from nystromformer.short_conv import short_conv
 
 # U(−1/√fan_in, 1/√fan_in), as PyTorch's Linear and so the published runs start.

@@ -1,10 +1,11 @@
 """The groups of a config that have a name, and the options that belong to it."""
 
 import dataclasses
+import json
 from typing import Any
 
-from nystromformer.attention import ATTENTIONS, check_attention
-from nystromformer.attention.by_layer import add_default_options, parse_by_layer
+from nystromformer.attention import find_attention
+from nystromformer.encoder_config import add_default_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,5 +58,39 @@ class AttentionConfig(OpenGroup):
 
 def _options_in_configs(name: str) -> dict[str, Any]:
     """The options with which a config of that attention starts."""
-    check_attention(name, {})
-    return ATTENTIONS[name].config_defaults()
+    return find_attention(name).config_defaults()
+
+
+def parse_by_layer(text: str) -> dict[int, dict[str, Any]]:
+    """Reads settings of single layers, as in "0=softmax 3.num_landmarks=128".
+
+    Raises:
+      ValueError: for a text that does not have this form, or has a key twice.
+    """
+    by_layer: dict[int, dict[str, Any]] = {}
+    for word in text.split():
+        key, _, value = word.partition("=")
+        layer, dot, option = key.partition(".")
+        is_complete = value and (option or not dot)
+        if not layer.isdecimal() or not is_complete:
+            raise ValueError(
+                "by_layer must be LAYER=NAME or LAYER.OPTION=VALUE, separated by "
+                f"blanks, as in '0=softmax 3.num_landmarks=128', got {text!r}"
+            )
+        settings = by_layer.setdefault(int(layer), {})
+        setting = option or "name"
+        if setting in settings:
+            raise ValueError(f"by_layer has {key} twice: {text!r}")
+        settings[setting] = parse_value(value) if option else value
+    return by_layer
+
+
+def parse_value(text: str) -> Any:
+    """Reads the value of an option from a command: JSON, or a word as it stands.
+
+    So 64, 0.5, true and null are values, and exact is a word.
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

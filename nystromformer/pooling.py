@@ -6,8 +6,7 @@ Letters: B batch, L length, D model dim.
 import jax
 import jax.numpy as jnp
 
-from nystromformer.ops import zero_masked
-from nystromformer.precision import at_least_float32
+from nystromformer.ops import at_least_float32, zero_masked
 
 POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.config import Config
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment
@@ -18,9 +18,9 @@ from nystromformer.training.step import split_weights
 # A test may load a run whose module registers an attention of its own. This is the
 # table without it, whatever ran before in this process.
 BUILT_IN_ATTENTIONS = {
-    name: cls
-    for name, cls in ATTENTIONS.items()
-    if cls.__module__.startswith("nystromformer.")
+    name: find_attention(name)
+    for name in ATTENTIONS
+    if find_attention(name).__module__.startswith("nystromformer.")
 }
 CONFIGS = Path(__file__).parents[1] / "configs"
 # Flags of scripts/train.py.

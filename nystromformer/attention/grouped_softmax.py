@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.dot_product import attend
-from nystromformer.ops import dropout
-from nystromformer.precision import at_least_float32
+from nystromformer.dropout import dropout
+from nystromformer.ops import at_least_float32
 
 # The most scores that exist at a time on an accelerator: they limit a block of queries.
 MAX_SCORES = 2**27

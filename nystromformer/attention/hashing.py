@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.precision import at_least_float32
+from nystromformer.ops import at_least_float32
 
 
 def random_rotations(key: jax.Array, shape: tuple[int, int, int, int]) -> jax.Array:

@@ -11,15 +11,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention
-from nystromformer.attention.inputs import check_shapes
-from nystromformer.attention.options import CommonArguments
+from nystromformer.attention.base import Attention, CommonArguments, check_shapes
 from nystromformer.dot_product import attend
 from nystromformer.fused import attend_fused_head
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
-from nystromformer.ops import einsum
-from nystromformer.sequence_blocks import to_blocks_with_margins
+from nystromformer.ops import einsum, to_blocks_with_margins
 from nystromformer.validation import check_choice, check_kernel_size, check_range
 
 PINV_INITS = ("per_matrix", "per_batch")

@@ -27,13 +27,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import Attention
+from nystromformer.attention.base import Attention, CommonArguments
 from nystromformer.attention.hashing import hash_buckets, random_rotations
-from nystromformer.attention.options import CommonArguments
 from nystromformer.attention.random_key import make_random_key, read_random_key
-from nystromformer.ops import einsum
-from nystromformer.precision import at_least_float32
-from nystromformer.sequence_blocks import to_blocks
+from nystromformer.ops import at_least_float32, einsum, to_blocks
 from nystromformer.validation import check_choice, check_range
 
 LSH_SCOPES = ("bucket", "chunk")

@@ -10,24 +10,24 @@ import jax
 import jax.numpy as jnp
 from flax.nnx.nn.attention import dot_product_attention_weights
 
-from nystromformer.attention.base import Attention
+from nystromformer.attention.base import (
+    Attention,
+    CommonArguments,
+    check_bias,
+    check_query_mask,
+    check_shapes,
+    floating_dtype,
+    mask_with_four_axes,
+    with_four_axes,
+    zero_garbage,
+)
 from nystromformer.attention.grouped_softmax import (
     GroupSizes,
     attend_in_groups,
     choose_group_sizes,
 )
-from nystromformer.attention.inputs import (
-    check_bias,
-    check_shapes,
-    floating_dtype,
-    mask_with_four_axes,
-    queries_that_count,
-    with_four_axes,
-    zero_garbage,
-)
-from nystromformer.attention.options import CommonArguments
 from nystromformer.fused import attend_fused
-from nystromformer.ops import zero_masked
+from nystromformer.ops import mask_of_queries, zero_masked
 from nystromformer.validation import check_rate
 
 
@@ -129,7 +129,14 @@ class SoftmaxAttention(Attention):
         # Queries of padding may overflow in the dtype, and are then zeroed.
         dtype = floating_dtype(dtype, query, key, value)
         query, key, value = [x.astype(dtype) for x in (query, key, value)]
-        query_mask = queries_that_count(query_mask, query, key, padding_mask)
+        if query_mask is not None:
+            query_mask = check_query_mask(query_mask, *query.shape[:2])
+        query_mask = mask_of_queries(
+            query_mask,
+            padding_mask,
+            num_queries=query.shape[1],
+            num_keys=key.shape[1],
+        )
         query = zero_garbage(query, query_mask)
         key = zero_masked(key, padding_mask)
         value = zero_masked(value, padding_mask)
@@ -144,7 +151,8 @@ class SoftmaxAttention(Attention):
                 precision=precision,
                 is_causal=is_causal,
             )
-        rate = self.dropout_rate if dropout_rate is None else dropout_rate
+        # A rate may be an array, which is no static argument of `jax.jit`.
+        rate = float(self.dropout_rate if dropout_rate is None else dropout_rate)
         rngs = None
         if rate > 0 and not deterministic:
             rngs_shape = (1, 1) if broadcast_dropout else weights_shape[:2]

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.config import OptimizerConfig, TrainConfig
-from nystromformer.ops import dropout
+from nystromformer.dropout import dropout
 from nystromformer.training.loop import Trainer
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer

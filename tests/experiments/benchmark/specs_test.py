@@ -2,7 +2,7 @@
 
 import pytest
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.attention.linear import LinearAttention
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.benchmark.specs import (
@@ -32,7 +32,7 @@ def test_parse_attention_reads_a_size_and_changes():
     assert spec.label == "nystrom-48"
     assert spec.name == "nystrom"
     assert spec.changes == changes
-    defaults = ATTENTIONS["nystrom"].config_defaults()
+    defaults = find_attention("nystrom").config_defaults()
     assert spec.options == defaults | changes
     assert parse_attention("nystrom").options == defaults
 

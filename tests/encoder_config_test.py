@@ -2,11 +2,8 @@
 
 import pytest
 
-from nystromformer.attention.by_layer import (
-    add_default_options,
-    attentions_by_layer,
-    parse_by_layer,
-)
+from nystromformer.encoder_config import add_default_options, attentions_by_layer
+from nystromformer.open_groups import parse_by_layer
 
 COMMON = {"num_landmarks": 64, "conv_kernel_size": 33}
 
