@@ -39,7 +39,6 @@ from nystromformer.experiments.benchmark.train_steps import (
     MakeStepBaseline,
     step_groups,
 )
-from nystromformer.experiments.compilation_cache import use_compilation_cache
 
 LENGTHS = [2**k for k in range(9, 17)]
 TORCH_BASELINES = "nystromformer.experiments.benchmark.torch_baselines"
@@ -89,7 +88,7 @@ def main() -> None:
     # JAX takes then.
     check_single_gpu(jax.default_backend(), jax.device_count())
 
-    use_compilation_cache()
+    cli.use_compilation_cache()
     if _TRAIN_STEP.value:
         groups = make_groups(specs, step_baselines)
     else:

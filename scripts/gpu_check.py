@@ -47,8 +47,8 @@ from nystromformer.experiments.accelerator import (
     has_peers,
 )
 from nystromformer.experiments.check_results import add_row
+from nystromformer.experiments.cli import StopFlag
 from nystromformer.experiments.config_file import load_config
-from nystromformer.experiments.interrupt import StopFlag
 from nystromformer.experiments.stages import (
     SECONDS_TO_SAVE,
     Command,

@@ -48,9 +48,9 @@ from nystromformer.experiments.points import (
     make_points,
     parse_grid,
 )
+from nystromformer.experiments.run import check_workdir
 from nystromformer.experiments.sweep_plan import keep_planned_names, write_plan
 from nystromformer.experiments.transfer import check_source
-from nystromformer.experiments.workdir import check_workdir
 from nystromformer.training.checkpoint import saved_steps
 
 CONFIGS = os.path.relpath(Path(__file__).parents[1] / "configs")
@@ -212,7 +212,8 @@ def check_sources(
         if saved_steps(folder / point.name):
             continue
         if point.source is None:
-            check_source(point.config)
+            if point.config.train.init_from:
+                check_source(point.config.train.init_from)
         elif point.source not in names and find_state(folder / point.source) != "done":
             raise ConfigError(
                 f"{point.name} starts from {point.source}, which this sweep does not "

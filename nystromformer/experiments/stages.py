@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nystromformer.experiments import check_results
+from nystromformer.experiments.cli import StopFlag
 from nystromformer.experiments.cores import num_cores
-from nystromformer.experiments.interrupt import StopFlag
 
 # A training run has this many seconds to save after SIGTERM.
 SECONDS_TO_SAVE = 20

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nystromformer.experiments.config_file import compared_settings
 from nystromformer.experiments.points import Point, with_source
-from nystromformer.experiments.workdir import compared_settings, write_json
+from nystromformer.experiments.run import write_json
 from nystromformer.run_files import PLAN_FILE
 
 

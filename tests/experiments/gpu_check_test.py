@@ -13,7 +13,7 @@ from nystromformer.experiments.check_results import (
     read_benchmark,
     read_rows,
 )
-from nystromformer.experiments.interrupt import StopFlag
+from nystromformer.experiments.cli import StopFlag
 from nystromformer.experiments.stages import Command, run_command, run_stage
 from tests.commands import refused
 

@@ -17,7 +17,7 @@ from nystromformer.experiments.launch import (
     run_on_slurm,
 )
 from nystromformer.experiments.points import Point
-from nystromformer.experiments.workdir import lock_workdir
+from nystromformer.experiments.run import lock_workdir
 from tests.small import make_config
 
 CONFIG = make_config("quick")

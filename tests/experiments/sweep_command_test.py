@@ -9,8 +9,8 @@ import pytest
 from etils import epath
 
 from nystromformer.experiments.points import make_points
+from nystromformer.experiments.run import lock_workdir, write_json
 from nystromformer.experiments.sweep_plan import write_plan
-from nystromformer.experiments.workdir import lock_workdir, write_json
 from tests.commands import ROOT, refused
 from tests.small import SMALL, make_config
 

@@ -7,8 +7,8 @@ from etils import epath
 
 from configs.plans import PLANS
 from nystromformer.experiments.points import make_points, parse_grid
+from nystromformer.experiments.run import check_workdir, write_json
 from nystromformer.experiments.sweep_plan import keep_planned_names, write_plan
-from nystromformer.experiments.workdir import check_workdir, write_json
 from tests.commands import ROOT
 
 FILE = f"{ROOT}/configs/listops.py"

@@ -11,7 +11,7 @@ from nystromformer.experiments.report import names
 from nystromformer.experiments.report.build import build, shared_facts
 from nystromformer.experiments.report.published import cite
 from nystromformer.experiments.report.runs import read_runs
-from nystromformer.experiments.workdir import write_json
+from nystromformer.experiments.run import write_json
 from tests.experiments.report.conftest import SOFTMAX, delete_settings, set_settings
 from tests.small import BUILT_IN_ATTENTIONS, make_config
 
