@@ -31,7 +31,7 @@ kernel_init = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
 class Dense(nnx.Linear):
-    """nnx.Linear with a bias, computed by `ops.dense`."""
+    """nnx.Linear with a bias and PyTorch's initial values, computed by `ops.dense`."""
 
     # The other arguments of nnx.Linear would have no effect.
     def __init__(

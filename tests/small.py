@@ -1,17 +1,22 @@
 """Small settings that several tests share: they compile and train in seconds."""
 
+import contextlib
 import json
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import pytest
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.config import Config
+from nystromformer.errors import Interrupted
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.interrupt import StopFlag
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.training.step import split_weights
 
@@ -52,6 +57,20 @@ def make_config(arg: str = "nystrom", task: str = "listops", **changes) -> Confi
 def prefixed(group: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Names the options of a group as `make_config` takes them: model__pooling."""
     return {f"{group}__{key}": value for key, value in options.items()}
+
+
+@contextlib.contextmanager
+def stopped_at_once() -> Iterator[None]:
+    """Stops a run after its first chunk, as SIGTERM does."""
+
+    def enter(stop: StopFlag) -> StopFlag:
+        stop.signum = signal.SIGTERM
+        return stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StopFlag, "__enter__", enter)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM at step 1"):
+            yield
 
 
 def untrained(arg: str, task: str = "listops", **changes) -> TrainedRun:

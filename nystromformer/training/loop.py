@@ -240,6 +240,7 @@ def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any
     config = run.config
     record = run.record
     objective = run.programs.objective
+    mesh = run.programs.mesh
     start_time = time.monotonic() - record.wall_seconds
     saved_step = run.step
 
@@ -275,8 +276,7 @@ def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any
                 if _is_due(run, config.log_every):
                     means["examples_per_second"] = throughput
                     writer.write(run.step, "train", means)
-                    zero = Totals.zero(objective.metrics)
-                    zero = device_put_global(run.programs.mesh, zero)
+                    zero = device_put_global(mesh, Totals.zero(objective.metrics))
                     run.state = run.state._replace(totals=zero)
 
             if _is_validation_due(run):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from types import SimpleNamespace
 
 import jax
@@ -12,16 +11,14 @@ from etils import epath
 from flax import nnx
 
 from lra_tasks.split import SPLITS, Split
-from nystromformer.errors import Interrupted
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.report.runs import read_runs
 from nystromformer.experiments.report.tables import score_table
 from nystromformer.experiments.run import run_training, summarize, write_json
 from nystromformer.experiments.trained_run import load_run
-from nystromformer.training import loop
 from nystromformer.training.checkpoint import save_weights, weights_sha256
 from nystromformer.training.optimizer import make_optimizer
-from tests.small import make_config, untrained
+from tests.small import make_config, stopped_at_once, untrained
 from tests.tolerance import TOLERANCE
 
 # Sequences have 24 to 48 tokens, and most of them few: some are exact.
@@ -60,10 +57,8 @@ def done(tmp_path_factory):
         "train__init_from": str(folder / "source"),
     }
     experiment = Experiment(make_config("nystrom,quick", **settings))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Trainer, "_signum", lambda _: signal.SIGTERM)
-        with pytest.raises(Interrupted, match="at step 1"):
-            run_training(experiment, epath.Path(folder / "run"))
+    with stopped_at_once():
+        run_training(experiment, epath.Path(folder / "run"))
     shutil.rmtree(folder / "source")  # a run that has begun needs it no more
     result = run_training(experiment, epath.Path(folder / "run"))
     saved = json.loads((folder / "run" / "result.json").read_text())

@@ -1,17 +1,15 @@
 """A run has its own data and its workdir."""
 
-import signal
 
 import pytest
 from etils import epath
 
 from lra_tasks.errors import DataError
-from nystromformer.errors import CheckpointError, ConfigError, Interrupted
+from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import is_locked, run_training, write_json
-from nystromformer.training import loop
 from nystromformer.training.checkpoint import save_weights
-from tests.small import make_config, untrained
+from tests.small import make_config, stopped_at_once, untrained
 
 
 @pytest.fixture
@@ -35,10 +33,8 @@ def test_run_training_goes_on_with_its_own_data_alone(
     experiment, monkeypatch, tmp_path
 ):
     workdir = epath.Path(tmp_path / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_signum", lambda _: signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            run_training(experiment, workdir)
+    with stopped_at_once():
+        run_training(experiment, workdir)
 
     splits = experiment.load()
     reversed_train = splits["train"].take(slice(None, None, -1))

@@ -6,10 +6,10 @@ from flax import nnx
 
 from nystromformer.config import TrainConfig
 from nystromformer.training.data import HostSplit
-from nystromformer.training.loop import Trainer, evaluate
+from nystromformer.training.loop import evaluate, open_run, train
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import Programs, split_weights
-from tests.training.conftest import LENGTH, BagOfTokens, make_split
+from tests.training.conftest import LENGTH, BagOfTokens, make_split, with_functions
 
 MODEL = BagOfTokens(nnx.Rngs(3))
 _, WEIGHTS = split_weights(MODEL)
@@ -51,7 +51,7 @@ def watch(programs):
             weights, chunk, example_weights, totals, length=length
         )
 
-    return programs._replace(eval_chunk=eval_chunk), calls
+    return with_functions(programs, eval_chunk=eval_chunk), calls
 
 
 def test_evaluate_puts_examples_of_similar_length_together(programs, test_split):
@@ -80,7 +80,7 @@ def test_evaluate_puts_a_pair_where_its_longer_text_fits(programs):
     def compute_nothing(weights, chunk, example_weights, totals, length):
         return totals
 
-    watched, calls = watch(programs._replace(eval_chunk=compute_nothing))
+    watched, calls = watch(with_functions(programs, eval_chunk=compute_nothing))
     pairs = HostSplit.from_split(split)
     evaluate(watched, WEIGHTS, pairs, batch_size=2, length_buckets=7)
     assert calls == [(2, [2, 1]), (7, [3, 0])]
@@ -94,7 +94,7 @@ def test_evaluate_begins_each_length_with_a_chunk_of_one_batch(programs):
     def compute_nothing(weights, chunk, example_weights, totals, length):
         return totals
 
-    watched, calls = watch(programs._replace(eval_chunk=compute_nothing))
+    watched, calls = watch(with_functions(programs, eval_chunk=compute_nothing))
     data = HostSplit.from_split(split)
     evaluate(watched, WEIGHTS, data, batch_size=2, length_buckets=7)
     sizes = {}
@@ -129,7 +129,7 @@ def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
         lengths.add(length)
         return programs.eval_chunk(weights, chunk, *arguments, length=length)
 
-    recording_programs = programs._replace(eval_chunk=eval_chunk)
-    Trainer(recording_programs, config, splits, tmp_path).fit()
+    recording_programs = with_functions(programs, eval_chunk=eval_chunk)
+    train(open_run(recording_programs, config, splits, tmp_path))
     assert batch_sizes == {8 // 4}
     assert lengths > {2, LENGTH}

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.flatten_util import ravel_pytree
-from nystromformer.training.gradients import batch_gradient
 
 from nystromformer.encoder import EncoderConfig
 from nystromformer.heads import TokenClassifier
 from nystromformer.training.data import Batch, HostSplit
 from nystromformer.training.loop import evaluate
 from nystromformer.training.objective import Positions, Totals
-from nystromformer.training.step import Programs, split_weights
+from nystromformer.training.step import Programs, batch_gradient, split_weights
 from tests.tolerance import TOLERANCE, relative_error
 
 # Batch, length, labels of a row at most, classes and vocabulary.

@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from nystromformer.training.compiled import Programs, program_bytes
 
 from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.data import Chunk, HostSplit, train_example_ids
 from nystromformer.training.devices import device_put_global
 from nystromformer.training.loop import evaluate
 from nystromformer.training.objective import Classification
-from nystromformer.training.step import State
+from nystromformer.training.step import Programs, State, program_bytes
 from tests.tolerance import TOLERANCE
 from tests.training.conftest import BagOfTokens
 

@@ -10,12 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from nystromformer.training.augmentation import Augmented, flip
 
 from lra_tasks.listops import ListOps
 from lra_tasks.task import TASKS
 from nystromformer.config import TrainConfig
-from nystromformer.experiments.augmentations import AUGMENTATIONS
+from nystromformer.experiments.augmentations import (
+    AUGMENTATIONS,
+    augment_batch,
+    flip,
+)
 from nystromformer.training.data import Batch, HostSplit
 from nystromformer.training.loop import evaluate
 from nystromformer.training.objective import Classification
@@ -168,18 +171,17 @@ def make_batch(rows):
     )
 
 
-FLIPS = partial(flip, axis=0), partial(flip, axis=1)
+augment = partial(augment_batch, [partial(flip, axis=0), partial(flip, axis=1)])
 
 
-def test_augmented_flips_some_pictures_by_both_of_two_flips():
-    augmented = Augmented(Classification(), FLIPS)
-    pictures = np.asarray(jax.jit(augmented.augment)(make_batch(range(24)), KEY))
+def test_augment_batch_flips_some_pictures_by_both_of_two_flips():
+    pictures = np.asarray(jax.jit(augment)(make_batch(range(24)), KEY).inputs)
     turned = np.flip(PICTURES.reshape(24, R, R), axis=(1, 2)).reshape(24, -1)
     assert (pictures == turned).all(1).any()
 
 
-def check_evaluation(kind):
-    """An evaluation of the augmented objective is that of the objective."""
+def check_evaluation(programs):
+    """An evaluation is that of programs that augment nothing."""
     split = SimpleNamespace(
         inputs=PICTURES,
         lengths=np.full(24, R * R, np.int32),
@@ -187,25 +189,21 @@ def check_evaluation(kind):
         pairs=None,
     )
     _, weights = split_weights(FirstPixel(nnx.Rngs(0)))
-
-    def compute_metrics(objective):
-        programs = Programs(FirstPixel, objective)
-        return evaluate(programs, weights, HostSplit.from_split(split), 8)
-
-    metrics = compute_metrics(kind(Classification(), FLIPS))
-    expected = compute_metrics(Classification())
+    examples = HostSplit.from_split(split)
+    plain_programs = Programs(FirstPixel, Classification())
+    metrics = evaluate(programs, weights, examples, 8)
+    expected = evaluate(plain_programs, weights, examples, 8)
     assert metrics == pytest.approx(expected, rel=TOLERANCE["same"])
 
 
-def test_augmented_leaves_an_evaluation_alone():
-    check_evaluation(Augmented)
+def test_an_evaluation_is_not_augmented():
+    check_evaluation(Programs(FirstPixel, Classification(), augment=augment))
 
 
 def test_an_augmentation_on_validation_is_seen():
-    class Always(Augmented):
+    class Always(Classification):
         def __call__(self, model, batch, key):
-            batch = batch._replace(inputs=self.augment(batch, KEY))
-            return self.objective(model, batch, key)
+            return super().__call__(model, augment(batch, KEY), key)
 
     with pytest.raises(AssertionError):
-        check_evaluation(Always)
+        check_evaluation(Programs(FirstPixel, Always()))
