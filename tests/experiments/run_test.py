@@ -1,6 +1,5 @@
 """A run has its own data and its workdir."""
 
-
 import pytest
 from etils import epath
 
