@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from configs.plans import PLANS
-from nystromformer.experiments import points
+from nystromformer.experiments.sweep import points
 from tests.commands import ROOT
 
 

@@ -20,8 +20,8 @@ from submitit.core.utils import FailedJobError
 
 from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments.cli import SIGNALS, StopFlag
-from nystromformer.experiments.points import Point
 from nystromformer.experiments.run import is_locked
+from nystromformer.experiments.sweep.points import Point
 from nystromformer.run_files import RESULT_FILE
 
 LOG_FILE = "log.txt"
