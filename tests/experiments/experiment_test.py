@@ -174,7 +174,7 @@ def test_fraction_exact_is_that_of_the_layer_with_the_fewest_landmarks():
 
 
 def test_augmentations_are_those_that_keep_a_tasks_labels():
-    """Each option with each task of the paper is part of the objective, or refused."""
+    """Each option with each task of the paper is part of the step, or refused."""
     augmentations = {
         "listops": {"shuffle_arguments"},
         "text": set(),
@@ -186,14 +186,14 @@ def test_augmentations_are_those_that_keep_a_tasks_labels():
         for name in AUGMENTATIONS:
             config = make_config("identity", task, **prefixed("train", {name: True}))
             if name in names:
-                objective = Experiment(config).objective
-                assert objective.augmentations == [AUGMENTATIONS[name]]
+                augment = Experiment(config).augment
+                assert augment.args == ([AUGMENTATIONS[name]],)
             else:
                 with pytest.raises(
                     ConfigError, match=f"{name} is not for {task}, which has "
                 ):
                     Experiment(config)
-        assert isinstance(Experiment(make_config(task=task)).objective, Classification)
+        assert Experiment(make_config(task=task)).augment is None
 
 
 # The size of the paper takes longer to build.
