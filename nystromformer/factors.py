@@ -142,22 +142,35 @@ def nystrom_factors(
         return f, jnp.eye(num_landmarks, dtype=a.dtype), b
 
     z = PINVS[pinv](a, num_pinv_iters)
-    if num_landmarks >= length and mask is None:
-        mask = jnp.ones(length, bool)
-    leaves_padding_out = landmark_padding == "mask" or num_landmarks >= length
-    if not leaves_padding_out:
+    if landmark_padding == "count" and num_landmarks < length:
         return f, z, b
-
+    if mask is None and num_landmarks >= length:
+        mask = jnp.ones(length, bool)
     query_mask = _mask_of_queries(query_mask, mask, query, key)
+    return _exact_if_few(f, z, b, mask, query_mask)
+
+
+def _exact_if_few(
+    f: jax.Array,
+    z: jax.Array,
+    b: jax.Array,
+    mask: jax.Array | None,
+    query_mask: jax.Array | None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """F, Z and B, changed where there are no more keys or queries than landmarks.
+
+    With n ≤ M attention is exact, and Z is the identity.
+    """
+    num_landmarks, length = b.shape
     has_few_keys = jnp.array(False)
+    has_few_queries = jnp.array(False)
     if mask is not None:
         has_few_keys = mask.sum() <= num_landmarks
-        # Landmark i is the i-th valid token, so column i of F holds the weights of that
-        # token, Z is the identity, and row i of B is 1 at its position.
+        # Landmark i is the i-th valid key, so column i of F holds the weights of that
+        # key, and row i of B is 1 at its position.
         positions = first_valid_positions(mask, num_landmarks)
         tokens = positions[:, None] == jnp.arange(length)[None]  # [M, S]
         b = jnp.where(has_few_keys, tokens.astype(b.dtype), b)
-    has_few_queries = jnp.array(False)
     if query_mask is not None and query_mask is not mask:
         has_few_queries = ~has_few_keys & (query_mask.sum() <= num_landmarks)
         # Landmark i is the i-th query that counts, so row i of B is its exact row.

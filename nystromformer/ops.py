@@ -222,43 +222,52 @@ def _take_rows_forward(table: jax.Array, ids: jax.Array) -> Any:
 
 def _take_rows_backward(residuals: Any, cotangent: jax.Array) -> Any:
     table, ids = residuals
-    ids = ids.astype(jnp.int32)  # A narrower dtype may not hold num_ids.
-    num_ids = len(table)
-
-    def add_rows(cotangent: jax.Array, ids: jax.Array) -> jax.Array:
-        """The gradient as jax has it: each row is added to the row of its id."""
-        get_rows = functools.partial(_get_rows, ids=ids)
-        (gradient,) = jax.linear_transpose(get_rows, table)(cotangent)
-        return gradient
-
-    def add_rows_and_sum_zeros(cotangent: jax.Array, ids: jax.Array) -> jax.Array:
-        """`add_rows`, in which the rows of id 0 are summed apart.
-
-        Most rows may be those of padding or of black pixels, which have id 0.
-        """
-        is_zero = ids == 0
-        # The table has no row num_ids, and what would be added to it is dropped.
-        other_ids = jnp.where(is_zero, num_ids, ids)
-        gradient = add_rows(cotangent, other_ids)
-        cotangents_of_zero = jnp.where(jnp.expand_dims(is_zero, -1), cotangent, 0)
-        return gradient.at[0].set(cotangents_of_zero.sum(range(ids.ndim)))
-
-    def multiply(
-        cotangent: jax.Array, ids: jax.Array, precision: lax.PrecisionLike
-    ) -> jax.Array:
-        return _multiply(cotangent, ids, num_ids, precision).astype(table.dtype)
-
-    if num_ids <= MAX_IDS_BY_PRODUCT:
+    ids = ids.astype(jnp.int32)  # A narrower dtype may not hold V.
+    add_rows = functools.partial(_add_rows, table)
+    if len(table) <= MAX_IDS_BY_PRODUCT:
+        multiply = functools.partial(_multiply_rows, table)
         precision = tensor_core_precision(cotangent.dtype)
         cuda_gradient = functools.partial(multiply, precision=precision)
         default_gradient = functools.partial(multiply, precision="highest")
     else:
-        cuda_gradient = add_rows_and_sum_zeros
+        cuda_gradient = functools.partial(_add_rows_and_sum_zeros, table)
         default_gradient = add_rows
     gradient = lax.platform_dependent(
         cotangent, ids, cpu=add_rows, cuda=cuda_gradient, default=default_gradient
     )
     return gradient, None
+
+
+def _add_rows(table: jax.Array, cotangent: jax.Array, ids: jax.Array) -> jax.Array:
+    """The gradient as jax has it: each row is added to the row of its id."""
+    get_rows = functools.partial(_get_rows, ids=ids)
+    (gradient,) = jax.linear_transpose(get_rows, table)(cotangent)
+    return gradient
+
+
+def _add_rows_and_sum_zeros(
+    table: jax.Array, cotangent: jax.Array, ids: jax.Array
+) -> jax.Array:
+    """`_add_rows`, in which the rows of id 0 are summed apart.
+
+    Most rows may be those of padding or of black pixels, which have id 0.
+    """
+    is_zero = ids == 0
+    # The table has no row V, and what would be added to it is dropped.
+    other_ids = jnp.where(is_zero, len(table), ids)
+    gradient = _add_rows(table, cotangent, other_ids)
+    cotangents_of_zero = jnp.where(jnp.expand_dims(is_zero, -1), cotangent, 0)
+    return gradient.at[0].set(cotangents_of_zero.sum(range(ids.ndim)))
+
+
+def _multiply_rows(
+    table: jax.Array,
+    cotangent: jax.Array,
+    ids: jax.Array,
+    precision: lax.PrecisionLike,
+) -> jax.Array:
+    """The gradient by a product with the one-hot matrix of ids."""
+    return _multiply(cotangent, ids, len(table), precision).astype(table.dtype)
 
 
 _take_rows.defvjp(_take_rows_forward, _take_rows_backward)

@@ -156,7 +156,7 @@ class Attention(nnx.Module):
             self._refuse("sow_weights=True", query, key)
 
         if mask is not None:
-            mask = key_mask(mask, batch=key.shape[0], length=key.shape[1])
+            mask = check_key_mask(mask, batch=key.shape[0], length=key.shape[1])
         self._check_sizes(query, key, query_mask)
         if query_mask is not None:
             query_mask = check_query_mask(query_mask, *query.shape[:2])
@@ -492,20 +492,14 @@ def with_four_axes(
     """
     array = jnp.asarray(array)
     sizes = (1,) * (4 - array.ndim) + array.shape
-    if not _broadcasts(sizes, shape):
+    fits = len(sizes) == len(shape) and all(
+        size in (1, full_size) for size, full_size in zip(sizes, shape, strict=True)
+    )
+    if not fits:
         raise ValueError(
             f"a {name} of shape {array.shape} does not broadcast to {tuple(shape)}"
         )
     return array.reshape(sizes)
-
-
-def _broadcasts(sizes: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether an array of these sizes broadcasts to a shape, without further axes."""
-    if len(sizes) != len(shape):
-        return False
-    return all(
-        size in (1, full_size) for size, full_size in zip(sizes, shape, strict=True)
-    )
 
 
 def mask_with_four_axes(
@@ -545,7 +539,7 @@ def check_bias(bias: jax.Array) -> None:
         )
 
 
-def key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
+def check_key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
     """The mask of the keys, [B, S], from a mask that broadcasts to [B, 1, 1, S].
 
     Raises:

@@ -121,7 +121,7 @@ def memory_growth(label, length, longer_length, head_dim):
     return num_bytes_of_longer / num_bytes
 
 
-# memory_test and grouped_softmax_test hold the memory of the attentions themselves.
+# memory_test and softmax_groups_test hold the memory of the attentions themselves.
 @pytest.mark.slow
 def test_attention_programs_need_memory_in_proportion_to_the_length():
     assert 7 <= memory_growth("nystrom-64", 8_192, 65_536, head_dim=3) <= 8.5
