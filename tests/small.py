@@ -14,9 +14,9 @@ from flax import nnx
 from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.config import Config
 from nystromformer.errors import Interrupted
+from nystromformer.experiments.cli import StopFlag
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.interrupt import StopFlag
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.training.step import split_weights
 

@@ -71,7 +71,6 @@ CASES = [
     ("nystrom,quick", REMAT | BERT),
     ("nystrom,quick", REMAT | LOCAL),
     ("nystrom,quick", LOCAL | DENOISING),
-    ("nystrom,quick,modern", {}),
     ("nystrom,quick", OTHER_LANDMARKS | {"attention__num_landmarks": 30}),
     ("nystrom,quick", SCHEDULE),
     (

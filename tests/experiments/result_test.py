@@ -15,11 +15,9 @@ from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.report.records import read_records
 from nystromformer.experiments.report.runs import make_frame
 from nystromformer.experiments.report.tables import score_table
-from nystromformer.experiments.run import load_and_compile, run_training, summarize
+from nystromformer.experiments.run import run_training, summarize, write_json
 from nystromformer.experiments.trained_run import load_run
-from nystromformer.experiments.workdir import write_json
 from nystromformer.training.checkpoint import save_weights, weights_sha256
-from nystromformer.training.devices import make_mesh
 from nystromformer.training.optimizer import make_optimizer
 from tests.small import make_config, stopped_at_once, untrained
 from tests.tolerance import TOLERANCE
@@ -202,12 +200,9 @@ def last_update(optimizer, num_steps):
 
 
 @pytest.mark.parametrize(("num_epochs", "num_steps"), [(1.0, 3), (2.5, 8)])
-def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(
-    monkeypatch, num_epochs, num_steps
-):
+def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(num_epochs, num_steps):
     """The learning rate decays over these steps."""
     split = pairs_of_three_documents(num_pairs=24)
-    monkeypatch.setattr(Experiment, "load", lambda _: dict.fromkeys(SPLITS, split))
     config = make_config(
         "identity,quick",
         "retrieval",
@@ -217,12 +212,11 @@ def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(
         train__num_epochs=num_epochs,
         train__num_steps=0,
     )
-    mesh = make_mesh(8, 32, devices=jax.devices()[:1])
 
-    experiment, _, programs = load_and_compile(Experiment(config), mesh)
+    experiment = Experiment(config).with_num_steps(split.num_examples)
 
     assert experiment.config.train.num_steps == num_steps
-    optimizer = programs.optimizer
+    optimizer = experiment.make_programs().optimizer
     expected = make_optimizer(config.optimizer, num_steps)
     assert last_update(optimizer, num_steps) == pytest.approx(
         last_update(expected, num_steps), rel=TOLERANCE["same"]

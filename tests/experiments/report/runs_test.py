@@ -15,7 +15,7 @@ from nystromformer.experiments.report.runs import (
     make_frame,
     sort_key,
 )
-from nystromformer.experiments.workdir import write_json
+from nystromformer.experiments.run import write_json
 from tests.experiments.report.conftest import (
     SOFTMAX,
     Runs,

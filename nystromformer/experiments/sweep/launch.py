@@ -19,9 +19,9 @@ import submitit
 from submitit.core.utils import FailedJobError
 
 from nystromformer.errors import ConfigError, Interrupted
-from nystromformer.experiments.interrupt import SIGNALS, StopFlag
-from nystromformer.experiments.points import Point
-from nystromformer.experiments.workdir import is_locked
+from nystromformer.experiments.cli import SIGNALS, StopFlag
+from nystromformer.experiments.run import is_locked
+from nystromformer.experiments.sweep.points import Point
 from nystromformer.run_files import RESULT_FILE
 
 LOG_FILE = "log.txt"

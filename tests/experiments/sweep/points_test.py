@@ -1,15 +1,17 @@
 """The points of a sweep: their names, their order, and which of them are equal."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from configs.plans import PLANS
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.points import (
+from nystromformer.experiments.sweep.points import (
     drop_duplicates,
     make_points,
     parse_grid,
+    write_plan,
 )
 from tests.commands import ROOT
 
@@ -168,3 +170,28 @@ BAD = {
 def test_make_points_rejects_a_grid_that_cannot_run(grid):
     with pytest.raises(ConfigError, match=BAD[grid]):
         grid_points(*grid)
+
+
+def test_write_plan_has_the_config_that_each_run_will_write(tmp_path):
+    variants = PLANS["self_pretraining"]["variants"][:3]
+    changes = {"train.batch_size": "16"}
+    points = make_points(
+        [f"{ROOT}/configs/listops.py"], variants, presets="quick", changes=changes
+    )
+    write_plan(points, tmp_path / "sweep")
+    plan = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert list(plan) == names(points)
+    pretrain, finetune, tuned = plan.values()
+    assert pretrain["objective"]["name"] == "mlm"
+    assert finetune["overrides"] == {"train.batch_size": 16, "train.seed": 0}
+    source = f"{tmp_path}/sweep/listops-nystrom-pretrain-seed0"
+    assert tuned["train"]["init_from"] == source
+    assert tuned["overrides"] == {**finetune["overrides"], "train.init_from": source}
+
+
+def test_write_plan_keeps_what_an_earlier_sweep_has_planned(tmp_path):
+    write_plan(grid_points("attention.name=nystrom,softmax"), tmp_path)
+    write_plan(grid_points("attention.name=softmax,linear"), tmp_path)
+    plan = json.loads((tmp_path / "sweep.json").read_text())
+    attentions = [config["attention"]["name"] for config in plan.values()]
+    assert attentions == ["nystrom", "softmax", "linear"]

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from nystromformer.errors import ConfigError, Interrupted
-from nystromformer.experiments.launch import (
+from nystromformer.experiments.run import lock_workdir
+from nystromformer.experiments.sweep.launch import (
     Job,
     check_slurm,
     find_state,
     run_locally,
     run_on_slurm,
 )
-from nystromformer.experiments.points import Point
-from nystromformer.experiments.workdir import lock_workdir
+from nystromformer.experiments.sweep.points import Point
 from tests.small import make_config
 
 CONFIG = make_config("quick")

@@ -1,8 +1,12 @@
-"""The runs of a sweep: a grid or a plan, times the seeds, as points with names."""
+"""The runs of a sweep: a grid or a plan, times the seeds, as points with names.
+
+sweep.json in the folder of the sweep has the config of each.
+"""
 
 import dataclasses
 import difflib
 import itertools
+import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +19,10 @@ from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.config_file import load_config, read_settings
 from nystromformer.experiments.experiment import build_experiment
+from nystromformer.experiments.run import write_json
+from nystromformer.run_files import PLAN_FILE
 
-TRAIN = Path(__file__).parents[2] / "scripts" / "train.py"
+TRAIN = Path(__file__).parents[3] / "scripts" / "train.py"
 # A variant may have these keys, which are not keys of a config.
 VARIANT_KEYS = frozenset({"presets", "init_from"})
 
@@ -170,7 +176,8 @@ def _make_point(
             load=load,
         )
         stages.append(f"init_from_{source_presets}")
-        config = with_source(config, source.name)
+        train = dataclasses.replace(config.train, init_from=source.name)
+        config = dataclasses.replace(config, train=train)
 
     flags = [f"--load={module}" for module in load]
     flags.append(f"--config={config_file}")
@@ -182,12 +189,6 @@ def _make_point(
         config=config,
         source=source.name if source else None,
     )
-
-
-def with_source(config: Config, name: str) -> Config:
-    """The config with `train.init_from` set to the name of another point."""
-    train = dataclasses.replace(config.train, init_from=name)
-    return dataclasses.replace(config, train=train)
 
 
 def _named_settings(
@@ -276,3 +277,16 @@ def drop_duplicates(points: Iterable[Point]) -> list[Point]:
             )
         points_by_name[point.name] = point
     return list(points_by_name.values())
+
+
+def write_plan(points: Iterable[Point], folder: Path) -> None:
+    """Adds the configs of all runs to the plan, for a report to count those to come.
+
+    What an earlier sweep has planned in this folder stays.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    plan_file = folder / PLAN_FILE
+    configs = json.loads(plan_file.read_text()) if plan_file.exists() else {}
+    for point in points:
+        configs[point.name] = point.planned_config(folder)
+    write_json(plan_file, configs)
