@@ -76,7 +76,7 @@ def test_an_attention_loads_no_other():
 
 def test_a_report_loads_neither_model_nor_tasks():
     program = (
-        "import sys, nystromformer.experiments.report.build\n"
+        "import sys, nystromformer.experiments.report.report_page\n"
         "for name in sys.modules:\n"
         "    if name.startswith(('nystromformer.', 'lra_tasks.')):\n"
         "        if '.experiments' not in name:\n"
@@ -111,9 +111,6 @@ assert commit() is None
 """
 
 
-DATA_FILES = ("page.html", "page.md", "page.notes", "published.csv")
-
-
 @pytest.mark.slow
 def test_wheel_works_outside_the_tree(tmp_path):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
@@ -126,8 +123,6 @@ def test_wheel_works_outside_the_tree(tmp_path):
     names = zipfile.ZipFile(built).namelist()
     tops = {name.partition("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {"nystromformer", "lra_tasks"}
-    for name in DATA_FILES:
-        assert f"nystromformer/experiments/report/{name}" in names
     install = [*pip, "install", "--no-deps", f"--target={tmp_path / 'site'}", built]
     subprocess.run(install, check=True)
     for program, stdout in ((ALONE, ""), (TOGETHER, "load_run listops")):

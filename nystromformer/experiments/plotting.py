@@ -13,6 +13,20 @@ WIDTH = 6.4  # inches, of one panel
 HEIGHT = 4.0
 LEGEND_LINE = 0.22  # inches
 LETTERS_IN_A_LEGEND_LINE = 60  # as wide as a panel
+STROKES = ("-", "--", ":", "-.")
+# Paul Tol's colours "muted", which the colour-blind can tell apart, black and a grey.
+COLOR_OF_ATTENTION = {
+    "nystrom": "#CC6677",
+    "softmax": "#000000",
+    "bigbird": "#332288",
+    "efficient": "#DDCC77",
+    "linear": "#117733",
+    "linformer": "#88CCEE",
+    "longformer": "#882255",
+    "performer": "#44AA99",
+    "reformer": "#999933",
+    "identity": "#777777",
+}
 STYLE: Any = {
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -34,8 +48,19 @@ def new_figure(rows: int = 1, columns: int = 1) -> Figure:
 
 def line_style(index: int) -> dict[str, Any]:
     """Ten colours, then the same with a different stroke."""
-    stroke = ("-", "--", ":", "-.")[index // 10 % 4]
+    stroke = STROKES[index // 10 % len(STROKES)]
     return {"color": f"C{index % 10}", "linestyle": stroke}
+
+
+def attention_style(attention: str, index: int = 0) -> dict[str, Any]:
+    """The colour of an attention, the same in all figures, and a stroke for its row.
+
+    Args:
+      attention: its name; one of a user's own is purple.
+      index: the number of the row among those of the attention.
+    """
+    color = COLOR_OF_ATTENTION.get(attention, "#AA4499")
+    return {"color": color, "linestyle": STROKES[index % len(STROKES)]}
 
 
 def add_legend(figure: Figure, num_columns: int = 1) -> None:
@@ -71,8 +96,14 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     svg = Path(f"{path}.svg")
     with matplotlib.rc_context(STYLE):
         figure.savefig(png, dpi=150, metadata={"Software": None})
-        figure.savefig(svg, metadata={"Date": None})
+    save_svg(figure, svg)
     return [png, svg]
+
+
+def save_svg(figure: Figure, path: Path) -> None:
+    """Writes a figure without the date, so that the same one gives the same bytes."""
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def set_value_ticks(axes: Any) -> None:

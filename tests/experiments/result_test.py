@@ -12,7 +12,8 @@ from flax import nnx
 
 from lra_tasks.split import SPLITS, Split
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.report.runs import read_runs
+from nystromformer.experiments.report.records import read_records
+from nystromformer.experiments.report.runs import make_frame
 from nystromformer.experiments.report.tables import score_table
 from nystromformer.experiments.run import run_training, summarize, write_json
 from nystromformer.experiments.trained_run import load_run
@@ -296,8 +297,8 @@ def test_result_has_both_test_splits_of_mnli(tmp_path):
         f"test mismatched_accuracy {result['test_mismatched_accuracy']:.2%} "
         "(7 examples)",
     ]
-    table = score_table(read_runs([tmp_path / "run"])).set_index("attention")
-    scores = table.loc["identity"]
+    table = score_table(make_frame(read_records([tmp_path / "run"])))
+    scores = table.set_index("attention").loc["identity"]
     matched = 100 * result["test_accuracy"]
     mismatched = 100 * result["test_mismatched_accuracy"]
     assert scores["mnli accuracy, %"] == f"{matched:.2f} (1)"
