@@ -23,7 +23,7 @@ from typing import Any, get_args
 
 from ml_collections.config_dict import ConfigDict, placeholder
 
-from lra_tasks.task import TASKS
+from lra_tasks.task import TASKS, task_class
 from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.config import ModelConfig, OptimizerConfig, TrainConfig, key_types
 
@@ -111,7 +111,11 @@ def make_config(
         "preset": ",".join(names) or "paper",
         # Commands add the modules of --load, and a file that registers something.
         "load": (),
-        "task": {"name": task, "data_dir": placeholder(str), **_defaults(TASKS[task])},
+        "task": {
+            "name": task,
+            "data_dir": placeholder(str),
+            **_defaults(task_class(task)),
+        },
         # The best weights are those by the objective's own metric, unless `select`
         # names a different one.
         "objective": {"name": "classification", "select": placeholder(str)},

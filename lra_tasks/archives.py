@@ -245,7 +245,7 @@ def read_tfds(folder: Path, split: str) -> list[dict[str, Any]] | None:
         return None
     import tensorflow_datasets as tfds  # The import takes 0.3 s.
 
-    from lra_tasks.damage import DAMAGE
+    from lra_tasks.storage import DAMAGE
 
     try:
         builder: Any = tfds.builder_from_directory(folder, file_format="array_record")

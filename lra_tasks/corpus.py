@@ -16,7 +16,6 @@ import numpy as np
 from etils import epath
 
 from lra_tasks import subwords
-from lra_tasks.base import Examples, Task
 from lra_tasks.documents import (
     SENTENCE,
     Tokens,
@@ -25,8 +24,9 @@ from lra_tasks.documents import (
     split_of,
 )
 from lra_tasks.paths import PathLike
-from lra_tasks.split import SPLITS, Split, report_left_out
+from lra_tasks.split import SPLITS, Examples, Split, report_left_out
 from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary
+from lra_tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

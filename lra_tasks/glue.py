@@ -12,11 +12,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from lra_tasks import archives
-from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.split import SPLITS, Split
 from lra_tasks.subwords import to_tuples
 from lra_tasks.tables import Table, read_table
+from lra_tasks.task import Task
 
 
 class Source(NamedTuple):

@@ -14,9 +14,9 @@ import numpy as np
 
 from lra_tasks import archives
 from lra_tasks.archives import Archive
-from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.split import Split
+from lra_tasks.task import Task
 
 NUM_PIXELS = 32 * 32
 # The names of the files of each split, as a regular expression.

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lra_tasks.archives import UNPACKED, find
-from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.listops_generator import (
     CLOSE,
@@ -28,6 +27,7 @@ from lra_tasks.listops_generator import (
 )
 from lra_tasks.split import Split, check_length, pad, report_other_size
 from lra_tasks.tables import read_table
+from lra_tasks.task import Task
 
 # The released files are basic_NAME.tsv.
 RELEASED_NAMES = {"train": "train", "validation": "val", "test": "test"}

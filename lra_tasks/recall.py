@@ -14,9 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.split import NO_LABEL, Split, check_length, pad
+from lra_tasks.task import Task
 
 # The number of sequences drawn at once. The data of a seed depend on this number:
 # changing it changes them.

@@ -17,6 +17,9 @@ SPLITS: tuple[str, ...] = ("train", "validation", "test")
 NO_LABEL = -1
 ROWS_AT_A_TIME = 2**14
 
+# A Split, or an iterator of (tokens, label) for data that are made one by one.
+Examples = Iterable[tuple[Any, Any]]
+
 
 @dataclass(frozen=True)
 class Split:
@@ -27,7 +30,7 @@ class Split:
 
     Attributes:
       inputs: token ids, uint8 or uint16 `[num_rows, L]`, 0 behind a row's length; they
-        may stay on disk (`rows_on_disk.Rows`) and are then indexed by rows only.
+        may stay on disk (`storage.Rows`) and are then indexed by rows only.
       lengths: int32 `[num_rows]`.
       labels: int32 `[num_examples]`, or of tokens `[num_examples, L]`.
       pairs: int32 `[num_examples, 2]`, or None.

@@ -9,29 +9,41 @@ has one for each token, -1 for none. Any program can read a prepared folder:
 
 import dataclasses
 import functools
+import itertools
 import shutil
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 from filelock import FileLock
+from google.protobuf import json_format
+from tensorflow_datasets.core.dataset_info import DatasetInfoFileError
 from tqdm import tqdm
 
-from lra_tasks.base import Examples, Task
-from lra_tasks.damage import DAMAGE
 from lra_tasks.errors import DataError
-from lra_tasks.example_checks import check_labels, check_split_names, check_tokens
-from lra_tasks.rows_on_disk import Rows
-from lra_tasks.split import NO_LABEL, Split, pad
+from lra_tasks.split import NO_LABEL, SPLITS, Examples, Split, pad
 
+# The errors that libraries raise for damaged, missing or foreign dataset files. Other
+# errors, such as a missing library or permission, are no reason to delete data.
+DAMAGE = (
+    RuntimeError,  # that of array_record
+    ValueError,
+    KeyError,
+    FileNotFoundError,
+    json_format.ParseError,
+    DatasetInfoFileError,
+)
 OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
 # The names of a record's tokens, by the number of the task's inputs.
 INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}
 ROWS_AT_A_TIME = 4096
+# A `lra_tasks.task.Task`; its file imports this one, and so this one not that.
+Task = Any
 
 
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
@@ -61,7 +73,7 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
 
     def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
         splits = self.task.make(self.root, Path(self.data_path))
-        check_split_names(self.task, splits)
+        _check_split_names(self.task, splits)
         return {
             name: [functools.partial(self._records, name, examples)]
             for name, examples in splits.items()
@@ -75,15 +87,12 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
         """
         record: dict[str, np.ndarray] = {}
         keyed_record = (0, record)
-        names = INPUT_NAMES[self.task.num_inputs]
-        for tokens, label in tqdm(examples, split, disable=None, leave=False):
-            sequences = [tokens] if len(names) == 1 else tokens
-            for name, sequence in zip(names, sequences, strict=True):
-                record[name] = check_tokens(self.task, split, sequence)
-            record[label_name(self.task)] = check_labels(
-                self.task, split, label, num_tokens=len(record[names[0]])
-            )
-            yield keyed_record
+        bar = iter(tqdm(examples, split, disable=None, leave=False))
+        while chunk := list(itertools.islice(bar, ROWS_AT_A_TIME)):
+            columns = _check_examples(self.task, split, chunk)
+            for values in zip(*columns.values(), strict=True):
+                record.update(zip(columns, values, strict=True))
+                yield keyed_record
 
     def _create_builder_config(self, builder_config: Any, version: Any) -> Any:
         return builder_config  # TFDS would warn that it does not know it.
@@ -105,14 +114,9 @@ def _features(task: Task) -> dict[str, Any]:
     else:
         label = tfds.features.ClassLabel(names=task.class_names)
     return {
-        label_name(task): label,
+        "labels" if task.num_labels else "label": label,
         **dict.fromkeys(INPUT_NAMES[task.num_inputs], tokens),
     }
-
-
-def label_name(task: Task) -> str:
-    """Returns the name of a record's label, or of the labels of its tokens."""
-    return "labels" if task.num_labels else "label"
 
 
 def prepare(task: Task, root: Path) -> Path:
@@ -219,3 +223,194 @@ def _read_records(source: Any) -> Iterator[dict[str, Any]]:
     for start in range(0, len(source), ROWS_AT_A_TIME):
         end = min(start + ROWS_AT_A_TIME, len(source))
         yield from source.__getitems__(list(range(start, end)))
+
+
+class Rows:
+    """The inputs of a split that stay on disk: `rows[[3, 5]]` reads `[2, L]`.
+
+    The index is one that numpy takes for the first axis: numbers, a mask or a slice.
+    """
+
+    def __init__(self, source: Any, width: int, dtype: Any):
+        """Takes a TFDS data source, whose records have `tokens`.
+
+        Args:
+          source: the data source.
+          width: L, to which rows are padded.
+          dtype: the type of the inputs.
+        """
+        self.source = source
+        self.dtype = np.dtype(dtype)
+        self.shape = (len(source), width)
+        self.size = len(source) * width
+        self._numbers = np.arange(len(source), dtype=np.int32)
+        self._thread = ThreadPoolExecutor(1)
+        # The numbers of the rows that the thread reads, and what it has read.
+        self._prefetched = np.empty(0, np.int64)
+        self._future = Future[np.ndarray]()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def prefetch(self, rows: np.ndarray) -> None:
+        """Starts reading `rows`, int `[n]`, in a thread, for an index to come."""
+        self._prefetched = rows
+        self._future = self._thread.submit(self._read, rows)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        numbers = self._numbers[rows]
+        flat = numbers.reshape(-1)
+        # The next chunk may turn out shorter than the one that was prefetched: then it
+        # is the beginning of it.
+        is_prefetched = np.array_equal(self._prefetched[: flat.size], flat)
+        if flat.size and is_prefetched:
+            tokens = self._future.result()[: flat.size]
+        else:
+            tokens = self._read(flat)
+        return tokens.reshape(*numbers.shape, self.shape[1])
+
+    def _read(self, rows: np.ndarray) -> np.ndarray:
+        records = self.source.__getitems__(rows.tolist())
+        inputs, _ = pad(
+            [record["tokens"] for record in records], self.shape[1], self.dtype
+        )
+        return inputs
+
+
+def _check_split_names(task: Task, made_names: Iterable[str]) -> None:
+    """Checks that a task makes the splits that it names, and that they have a use.
+
+    A run trains on train, validates on validation, and is tested on all others.
+
+    Raises:
+      DataError: for other names.
+    """
+    further_names = task.splits[len(SPLITS) :]
+    has_three = tuple(task.splits[: len(SPLITS)]) == SPLITS
+    if not has_three or not all(name.startswith("test_") for name in further_names):
+        raise DataError(
+            f"{task.name}: the class attribute splits is {task.splits}: begin it with "
+            f"{SPLITS}, and each further name with test_"
+        )
+    if set(made_names) != set(task.splits):
+        raise DataError(
+            f"{task.name}: it makes the splits {', '.join(made_names)}, but its class "
+            f"attribute splits is {task.splits}: rename them here or there"
+        )
+
+
+def _check_examples(
+    task: Task, split: str, examples: Sequence[tuple[Any, Any]]
+) -> dict[str, Iterable[np.ndarray]]:
+    """Checks examples, and returns each feature of all their records.
+
+    Raises:
+      DataError: if tokens or labels do not fit.
+    """
+    all_tokens, labels = zip(*examples, strict=True)
+    columns = [all_tokens]
+    if task.num_inputs == 2:
+        columns = list(zip(*all_tokens, strict=True))
+    features: dict[str, Any] = {
+        name: _check_tokens(task, split, column)
+        for name, column in zip(INPUT_NAMES[task.num_inputs], columns, strict=True)
+    }
+    if task.num_labels:
+        [tokens] = features.values()
+        features["labels"] = _check_token_labels(task, split, labels, tokens)
+    else:
+        features["label"] = _check_classes(task, split, np.array(labels))
+    return features
+
+
+def _check_tokens(task: Task, split: str, sequences: Iterable[Any]) -> list[np.ndarray]:
+    """Returns the tokens of sequences in the task's type.
+
+    Raises:
+      DataError: if they do not fit: in that type they would be other tokens.
+    """
+    sequences = [np.asarray(sequence) for sequence in sequences]
+    lengths = [len(sequence) for sequence in sequences]
+    if max(lengths) > task.max_length:
+        raise DataError(
+            f"{task.name}: {split} has {max(lengths):,} tokens in a sequence, over "
+            f"max_length={task.max_length}: cut it, or raise max_length"
+        )
+    ids = _concatenate(sequences)
+    if ids.dtype.kind not in "iu":
+        raise DataError(
+            f"{task.name}: {split} has tokens of {ids.dtype}: they must be integers"
+        )
+    misfit = _find_misfit(ids, task.vocab_size)
+    if misfit is not None:
+        raise DataError(
+            f"{task.name}: {split} has the token id {misfit}: "
+            f"vocab_size={task.vocab_size} has 0 to {task.vocab_size - 1}"
+        )
+    # Text has 257 ids in uint8, since no text has the largest one.
+    tokens = ids.astype(task.dtype)
+    if not np.array_equal(tokens, ids):
+        raise DataError(
+            f"{task.name}: {split} has the token id {ids.max()}, which is too large "
+            f"for {tokens.dtype}: override the property dtype"
+        )
+    return np.split(tokens, np.cumsum(lengths)[:-1])
+
+
+def _check_token_labels(
+    task: Task, split: str, labels: Iterable[Any], sequences: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Returns the labels of the tokens of sequences as int32.
+
+    Raises:
+      DataError: if there is not one for each token, or more than num_labels of them, or
+        a label that is no class.
+    """
+    labels = [np.asarray(each) for each in labels]
+    for token_labels, tokens in zip(labels, sequences, strict=True):
+        if token_labels.shape != tokens.shape:
+            raise DataError(
+                f"{task.name}: {split} has labels of shape {token_labels.shape} for "
+                f"{len(tokens)} tokens: give each token one, {NO_LABEL} for none"
+            )
+        num_labels = np.count_nonzero(token_labels != NO_LABEL)
+        if num_labels > task.num_labels:
+            raise DataError(
+                f"{task.name}: {split} has {num_labels} labels in a sequence, over "
+                f"num_labels={task.num_labels}: raise num_labels"
+            )
+    all_labels = _concatenate(labels)
+    _check_classes(task, split, all_labels[all_labels != NO_LABEL])
+    return [token_labels.astype(np.int32) for token_labels in labels]
+
+
+def _check_classes(task: Task, split: str, labels: np.ndarray) -> np.ndarray:
+    """Returns labels as int32.
+
+    Raises:
+      DataError: for a label that is no class, where TFDS itself takes -1 for any class.
+    """
+    if labels.dtype.kind not in "iub":
+        raise DataError(
+            f"{task.name}: {split} has labels of {labels.dtype}: they must be integers"
+        )
+    misfit = _find_misfit(labels, task.num_classes)
+    if misfit is not None:
+        raise DataError(
+            f"{task.name}: {split} has the label {misfit}: "
+            f"num_classes={task.num_classes} has 0 to {task.num_classes - 1}"
+        )
+    return labels.astype(np.int32)
+
+
+def _concatenate(rows: Iterable[np.ndarray]) -> np.ndarray:
+    """All numbers of some rows; an empty row is no reason to take them for floats."""
+    return np.concatenate([np.empty(0, np.uint8), *(row for row in rows if len(row))])
+
+
+def _find_misfit(numbers: np.ndarray, end: int) -> int | None:
+    """The first of some numbers that is not 0 to end − 1; None if there is none."""
+    is_misfit = (numbers < 0) | (numbers >= end)
+    if not is_misfit.any():
+        return None
+    return numbers[is_misfit].flat[0]

@@ -17,9 +17,9 @@ from tqdm import tqdm
 
 from lra_tasks import archives
 from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
-from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.split import Split, pad, report_other_size
+from lra_tasks.task import Task
 
 NUM_BYTE_TOKENS = 257  # 256 bytes behind the padding
 # The reviews of a split.

@@ -6,7 +6,6 @@ presets.txt anew, and its diff shows what has become of the configs and of the r
 
 import functools
 import importlib
-import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ from flax.traverse_util import flatten_dict
 
 from lra_tasks.task import TASKS, get_task
 from nystromformer.config import Config
-from nystromformer.run_files import CONFIG_FILE, SETTINGS_WITHOUT_EFFECT
+from nystromformer.experiments.report.records import read_records
+from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT
 from tests import small
 from tests.commands import ROOT
 from tests.plans_test import list_all_runs
@@ -94,10 +94,8 @@ settings_of = functools.cache(resolve)
 @pytest.mark.parametrize("folder", ["listops_short", "quick_tasks", "recall"])
 def test_presets_have_the_settings_of_recorded_runs(folder):
     """A setting that a record does not have is newer than the record."""
-    files = sorted((ROOT / "results" / folder).rglob(CONFIG_FILE))
-    assert files
-    for file in files:
-        record = json.loads(file.read_text())
+    for run in read_records([ROOT / "results" / folder]):
+        record = run["config"]
         task_name = record["task"]["name"]
         attention_name = record["attention"]["name"]
         if attention_name not in small.BUILT_IN_ATTENTIONS:
@@ -109,7 +107,7 @@ def test_presets_have_the_settings_of_recorded_runs(folder):
         expected = settings | overrides
         for key, value in flatten_dict(record, sep=".").items():
             if key not in SETTINGS_WITHOUT_EFFECT | OPTIONS_OF_OLD_RECORDS:
-                assert expected[key] == value, f"{key} of {file}"
+                assert expected[key] == value, f"{key} of {run['run']}"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""The processor cores that a command may use, and tasks that are drawn on all."""
+"""The processor cores that a command may use, and tasks that are made on all."""
 
 import dataclasses
 import os
 
-from lra_tasks.pathfinder import Pathfinder
 from lra_tasks.task import Task
 
 
@@ -18,7 +17,7 @@ def num_cores() -> int:
 
 
 def use_all_cores(task: Task) -> Task:
-    """Returns a task that draws its pictures on all cores, unless it says how many."""
-    if isinstance(task, Pathfinder) and task.num_workers is None:
+    """Returns the task; on all cores if its option `num_workers` is None."""
+    if task.num_workers is None:
         return dataclasses.replace(task, num_workers=num_cores())
     return task

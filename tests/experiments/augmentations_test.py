@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from lra_tasks.listops import ListOps
-from lra_tasks.task import TASKS
+from lra_tasks.task import TASKS, task_class
 from nystromformer.config import TrainConfig
 from nystromformer.experiments.augmentations import (
     AUGMENTATIONS,
@@ -34,8 +34,8 @@ def test_the_table_the_config_and_the_tasks_name_the_same_augmentations():
     fields = dataclasses.fields(TrainConfig)
     switches = {field.name for field in fields if field.type is bool}
     task_augmentations = set()
-    for task in TASKS.values():
-        task_augmentations.update(task.augmentations)
+    for name in TASKS:
+        task_augmentations.update(task_class(name).augmentations)
     assert set(AUGMENTATIONS) == switches == task_augmentations
 
 

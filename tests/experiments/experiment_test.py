@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lra_tasks.pathfinder import Pathfinder
+from lra_tasks.pathfinder.tasks import Pathfinder
 from lra_tasks.split import Split
 from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError

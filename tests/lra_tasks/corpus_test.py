@@ -9,7 +9,7 @@ import pytest
 from lra_tasks import subwords
 from lra_tasks.documents import SENTENCE, make_examples, read_documents, split_of
 from lra_tasks.errors import DataError
-from lra_tasks.rows_on_disk import Rows
+from lra_tasks.storage import Rows
 from tests.lra_tasks.archive_server import write
 from tests.lra_tasks.small_corpus import DOCUMENTS, FILES, corpus, parts_in_order
 from tests.lra_tasks.splits import load_all

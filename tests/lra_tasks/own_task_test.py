@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
-from lra_tasks.base import Task
 from lra_tasks.errors import DataError
 from lra_tasks.split import NO_LABEL, SPLITS, Split, pad
+from lra_tasks.task import Task
 from lra_tasks.text import TextTask
 
 ROWS = {

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from lra_tasks.base import Task
 from lra_tasks.split import Split
-from lra_tasks.task import get_task
+from lra_tasks.task import Task, get_task
 from tests.lra_tasks.splits import texts_of
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from lra_tasks.base import Task
 from lra_tasks.split import Split
+from lra_tasks.task import Task
 
 
 def load_all(task: Task, data_dir: Path | str) -> list[Split]:

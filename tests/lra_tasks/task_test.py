@@ -137,7 +137,7 @@ def test_a_bucket_is_turned_away():
 def test_the_vocabulary_of_a_run_in_a_bucket_is_read_there(monkeypatch):
     """Its file is opened in the bucket, which is out of reach here, and copied."""
     vocabulary = Vocabulary("byte")
-    monkeypatch.setattr("lra_tasks.base.open_vocabulary", lambda name: vocabulary)
+    monkeypatch.setattr("lra_tasks.task.open_vocabulary", lambda name: vocabulary)
     file = "gs://bucket/run/tokenizer.json"
     for name in ("text", "glue", "corpus"):
         task = get_task(name, tokenizer=file)

@@ -32,7 +32,7 @@ def labels(runs, task="listops"):
 
 def test_rows_and_columns_have_the_order_of_the_tables():
     assert tuple(BUILT_IN_ATTENTIONS) == ATTENTION_ORDER
-    built_in_tasks = [x for x in TASKS if TASKS[x].__module__.startswith("lra_tasks.")]
+    built_in_tasks = [x for x in TASKS if isinstance(TASKS[x], str)]
     assert tuple(built_in_tasks) == TASK_ORDER
 
 

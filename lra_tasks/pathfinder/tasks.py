@@ -21,11 +21,15 @@ from scipy import ndimage
 from tqdm import tqdm
 
 from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
-from lra_tasks.base import Task
-from lra_tasks.pathfinder_generator import generate
-from lra_tasks.pathfinder_released import find_lists, read_released
-from lra_tasks.pathfinder_settings import DIFFICULTIES, RESOLUTIONS, get_settings
+from lra_tasks.pathfinder.drawing import (
+    DIFFICULTIES,
+    RESOLUTIONS,
+    generate,
+    get_settings,
+)
+from lra_tasks.pathfinder.released import find_lists, read_released
 from lra_tasks.split import Split
+from lra_tasks.task import Task
 
 # So many pictures grow in lock-step, which is fast for all resolutions.
 PART_SIZE = 2048

@@ -4,10 +4,10 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from lra_tasks import pathfinder
 from lra_tasks.errors import DataError
-from lra_tasks.pathfinder import Pathfinder, find_markers
-from lra_tasks.pathfinder_generator import generate
+from lra_tasks.pathfinder import tasks
+from lra_tasks.pathfinder.drawing import generate
+from lra_tasks.pathfinder.tasks import Pathfinder, find_markers
 from lra_tasks.split import Split
 from tests.lra_tasks.splits import load_all
 
@@ -15,7 +15,7 @@ FOLDER = "pathfinder32/curv_contour_length_14"
 
 
 def test_make_splits_are_all_pictures_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(pathfinder, "PART_SIZE", 30)
+    monkeypatch.setattr(tasks, "PART_SIZE", 30)
     task = Pathfinder(difficulty="easy", num_examples=110, seed=3, num_workers=2)
 
     splits = load_all(task, tmp_path)
@@ -328,8 +328,8 @@ def test_floor_of_a_large_split_is_fitted_on_evenly_spaced_pictures(monkeypatch)
     train = marker_split([6, 6, 6, 6, 20, 20, 20, 20], [0, 1, 0, 1, 1, 0, 1, 0])
     test = marker_split([6, 20], [0, 1])
     assert Pathfinder().floors(train, test)[RULE] == 0.5
-    monkeypatch.setattr(pathfinder, "MAX_PIXELS", 4 * 1024)
-    monkeypatch.setattr(pathfinder, "PIXELS_AT_A_TIME", 3 * 1024)
+    monkeypatch.setattr(tasks, "MAX_PIXELS", 4 * 1024)
+    monkeypatch.setattr(tasks, "PIXELS_AT_A_TIME", 3 * 1024)
     assert Pathfinder().floors(train, test)[RULE] == 1
 
 

@@ -6,10 +6,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from lra_tasks import pathfinder_generator
-from lra_tasks.pathfinder import find_markers
-from lra_tasks.pathfinder_generator import generate
-from lra_tasks.pathfinder_settings import get_settings
+from lra_tasks.pathfinder import drawing
+from lra_tasks.pathfinder.drawing import generate
+from lra_tasks.pathfinder.tasks import find_markers
 
 # The values were measured on 1,000 pictures of the public generator at 32 hard. Behind
 # each is its relative tolerance. The sampling error of a standard deviation is 1.6 %
@@ -43,8 +42,8 @@ def statistics(images):
 
 def trace(seed, indices):
     """Pictures at 32 hard and their labels, growth and markers' positions."""
-    original = pathfinder_generator._paint
-    with mock.patch.object(pathfinder_generator, "_paint", wraps=original) as paint:
+    original = drawing._paint
+    with mock.patch.object(drawing, "_paint", wraps=original) as paint:
         images, labels = generate(seed, indices)
     growth, markers = paint.call_args.args
     return images, labels, growth, markers
@@ -119,8 +118,8 @@ def test_find_markers_finds_larger_ones(resolution, radius):
         painted.append((images, np.stack(coordinates(growth, markers), axis=-1)))
         return images
 
-    original = pathfinder_generator._paint
-    with mock.patch.object(pathfinder_generator, "_paint", paint):
+    original = drawing._paint
+    with mock.patch.object(drawing, "_paint", paint):
         generate(3, np.arange(100), resolution=resolution, difficulty="easy")
     for images, places in painted:
         check_markers_are_found(images, radius, places)
@@ -179,41 +178,3 @@ def test_generate_is_the_same_on_every_machine():
         assert images.dtype == np.uint8
         digest.update(images.tobytes() + bytes(labels.tolist()))
     assert digest.hexdigest()[:16] == "afc3723bb45cbc97"
-
-
-# Linsley et al. in the sizes of Long Range Arena: paddle length, thickness, margins,
-# distance of the seeds, radius of a marker, continuity, ink of contours, and of all
-# distractors the ink and the paddles.
-PUBLISHED = {
-    32: (2, 0.5, (1,), 7, 1.5, 1.0, 1.5, 2.0, 20),
-    64: (5, 1.0, (1,), 12, 2.5, 1.8, 0.8, 0.8, 22),
-    128: (5, 1.5, (2, 3), 20, 3.0, 1.8, 0.9, 0.9, 35),
-}
-
-
-@pytest.mark.parametrize("resolution", PUBLISHED)
-def test_settings_are_the_published_ones(resolution):
-    for difficulty, length in (("easy", 6), ("intermediate", 9), ("hard", 14)):
-        settings = get_settings(resolution, difficulty)
-        assert (
-            settings.paddle_length,
-            settings.thickness,
-            settings.margins,
-            settings.seed_distance,
-            settings.marker_radius,
-            settings.continuity,
-            settings.contour_contrast,
-            settings.distractor_contrast,
-            settings.distractor_paddles,
-        ) == PUBLISHED[resolution]
-        assert settings.contour_length == length
-        assert settings.distractor_length == length // 3
-
-
-@pytest.mark.parametrize(("resolution", "tries"), [(32, 1), (64, 5), (128, 5)])
-def test_a_distractor_has_as_many_tries_as_the_public_statistics_ask_for(
-    resolution, tries
-):
-    """The published generator says five, but its pictures at 32 have fewer of them."""
-    for difficulty in ("easy", "intermediate", "hard"):
-        assert get_settings(resolution, difficulty).distractor_tries == tries

@@ -1,0 +1,1 @@
+"""Pathfinder and Path-X: the tasks, the drawing of pictures, the released files."""
