@@ -2,7 +2,7 @@
 
 import functools
 
-from lra_tasks.listops_generator import CLOSE, FIRST_OPERATOR
+from lra_tasks.listops import CLOSE, FIRST_OPERATOR
 from lra_tasks.task import Task
 from nystromformer.config import TrainConfig
 from nystromformer.errors import ConfigError
