@@ -9,7 +9,7 @@ import sys
 import tarfile
 import urllib.request
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -36,40 +36,23 @@ class Archive:
       folders: the folders that it unpacks to, the first that is there is read.
       md5: its checksum, as published; None if it is too large to be downloaded unasked.
       dataset: the name of a TFDS dataset of the same data.
-      content: a file or folder in it, by which a renamed folder is recognised.
     """
 
     url: str
     folders: tuple[str, ...]
     md5: str | None = None
     dataset: str | None = None
-    content: str = ""
 
     @property
     def name(self) -> str:
         """The name of the file, as published."""
         return self.url.rpartition("/")[2]
 
-    @property
-    def names(self) -> list[str]:
-        """The file's name, and what browsers and users make of it."""
-        stem = self.name.partition(".")[0]
-        suffixes = (".tar.gz", ".tgz", ".tar", ".gz")
-        return [self.name, *(stem + suffix for suffix in suffixes)]
 
-
-def find(names: Sequence[str], place: Path) -> Path | None:
-    """Returns the first of `names` that exists in a folder.
-
-    Args:
-      names: files or folders, relative to the folder.
-      place: the folder; it may itself be one of the names.
-    """
-    for name in names:
-        for path in (place / name, place):
-            if path.exists() and path.as_posix().endswith(f"/{name}"):
-                return path
-    return None
+def find(names: Iterable[str], folder: Path) -> Path | None:
+    """Returns the first of these files or folders that a folder has."""
+    paths = [folder / name for name in names]
+    return next((path for path in paths if path.exists()), None)
 
 
 def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
@@ -78,8 +61,7 @@ def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
     Args:
       archive: the archive.
       data_dir: where it is looked for, and downloaded to, without a `source_dir`.
-      source_dir: where it is looked for; then nothing is downloaded. It may be the
-        archive or its folder itself, under a different name.
+      source_dir: where it is looked for; then nothing is downloaded.
 
     Returns:
       The path of the archive, of its folder or of the dataset's.
@@ -89,9 +71,7 @@ def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
         wrong.
     """
     place = Path(source_dir or data_dir)
-    path = find([*archive.folders, *archive.names], place)
-    if not path and source_dir and _is_source(archive, place):
-        path = place
+    path = find([*archive.folders, archive.name], place)
     is_downloadable = bool(archive.md5) and not source_dir
     if not path and archive.dataset:
         try:
@@ -106,16 +86,10 @@ def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
         raise DataError(
             f"{place} has neither {archive.folders[-1]} nor {archive.name}: get "
             f"{archive.url} and put or unpack it there, or name the folder that holds "
-            "its files as source_dir"
+            "it as source_dir"
         )
     place.mkdir(parents=True, exist_ok=True)
     return _download(archive, place / archive.name)
-
-
-def _is_source(archive: Archive, path: Path) -> bool:
-    """Whether a path is a file, or a folder with the archive's content."""
-    has_content = bool(archive.content) and (path / archive.content).exists()
-    return path.is_file() or has_content
 
 
 def _download(archive: Archive, path: Path) -> Path:

@@ -94,8 +94,8 @@ SUBSETS = {
 class Glue(Task):
     """One of SUBSETS; MNLI has a second test split, "test_mismatched".
 
-    `source_dir` is the folder that holds SST-2/, MRPC/, …, or one of these; without
-    them TFDS's `glue/SUBSET` is read. `tokenizer` is "byte" or the path of a
+    `source_dir` is the folder that holds SST-2/, MRPC/, …; without them TFDS's
+    `glue/SUBSET` is read. `tokenizer` is "byte" or the path of a
     pre-training run's tokenizer.json; an example is `[CLS] a [SEP]`, or with b [SEP].
     """
 
@@ -151,11 +151,8 @@ class Glue(Task):
         return [file for file in files if file]
 
     def _find_file(self, place: Path, split: str) -> Path | None:
-        """The file of a split, in the subset's folder or in this one."""
-        names = []
-        for file in self._subset.sources[split].files:
-            names += [f"{self._subset.folder}/{file}", file]
-        return archives.find(names, place)
+        subset = self._subset
+        return archives.find(subset.sources[split].files, place / subset.folder)
 
     def make_splits(self, source: Path) -> dict[str, Split]:
         splits = {}
@@ -178,8 +175,8 @@ class Glue(Task):
         if table is None:
             raise DataError(
                 f"{place} has no {subset.folder}/{subset.sources[split].files[0]}: get "
-                "it from https://gluebenchmark.com/tasks and name its folder as "
-                "source_dir"
+                "it from https://gluebenchmark.com/tasks and name the folder of "
+                f"{subset.folder}/ as source_dir"
             )
         return table
 

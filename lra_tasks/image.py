@@ -69,7 +69,6 @@ class Image(Task):
         folders=("cifar-10-batches-bin",),
         md5="c32a1d4ab5d03f1284b67883e8d87530",
         dataset="cifar10",
-        content="data_batch_1.bin",
     )
     files: ClassVar[str] = "*.bin"
     augmentations: ClassVar[tuple[str, ...]] = ("flip_horizontal",)

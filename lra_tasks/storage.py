@@ -42,7 +42,7 @@ OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
 # The names of a record's tokens, by the number of the task's inputs.
 INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}
 ROWS_AT_A_TIME = 4096
-# A `lra_tasks.task.Task`; its file imports this one, and so this one not that.
+# A `lra_tasks.task.Task`. It is not imported, since its file imports this one.
 Task = Any
 
 

@@ -124,7 +124,6 @@ class Text(TextTask):
         folders=("aclImdb",),
         md5="7c2ac02c03563afcf9b574c7e56c153a",
         dataset="imdb_reviews/plain_text",
-        content="train/pos",
     )
     files: ClassVar[str] = "t*/*"  # These are folders; a new review changes their time.
     reviews_per_class: ClassVar[int] = 12_500
@@ -182,7 +181,6 @@ class Retrieval(TextTask):
     archive: ClassVar[Archive] = Archive(
         url=LRA_RELEASE,
         folders=tuple(f"{above}tsv_data" for above in UNPACKED),
-        content="new_aan_pairs.train.tsv",
     )
     files: ClassVar[str] = "new_aan_pairs.*.tsv"
     max_length: int = 4000

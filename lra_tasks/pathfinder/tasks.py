@@ -53,8 +53,9 @@ class Pathfinder(Task):
     scripts/prepare_data.py as many as there are cores. A script of yours with several
     needs the usual `if __name__ == "__main__":`.
 
-    With `source_dir`, the release's `pathfinder32`, `…64`, `…128` or a folder above or
-    below, all its pictures are read; `num_examples`, `seed`, `num_workers` are unused.
+    With `source_dir`, the folder of the release's `pathfinder32`, `…64`, `…128` or of
+    the unpacked release, all its pictures are read; `num_examples`, `seed` and
+    `num_workers` are unused.
 
     With `easier_share` > 0, pictures of the next easier difficulty are added to train
     until they are that share of it; validation and test stay as they are. With
@@ -111,16 +112,8 @@ class Pathfinder(Task):
         """The release; generated pictures have none."""
         if not self.source_dir:
             return None
-        name = FOLDERS[self.difficulty]
-        folders = [f"{above}pathfinder{self.resolution}/{name}" for above in UNPACKED]
-        # A renamed folder is recognised by metadata/. One that has the name of a
-        # different difficulty is not renamed: its pictures are that difficulty's.
-        is_named = Path(self.source_dir).name in FOLDERS.values()
-        return Archive(
-            LRA_RELEASE,
-            folders=(name, *folders),
-            content="" if is_named else "metadata",
-        )
+        folder = f"pathfinder{self.resolution}/{FOLDERS[self.difficulty]}"
+        return Archive(LRA_RELEASE, tuple(f"{above}{folder}" for above in UNPACKED))
 
     @property
     def easier(self) -> str:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lra_tasks.listops_generator import CLOSE, FIRST_OPERATOR
+from lra_tasks.listops import CLOSE, FIRST_OPERATOR
 from lra_tasks.task import Task
 from nystromformer.config import TrainConfig
 from nystromformer.errors import ConfigError

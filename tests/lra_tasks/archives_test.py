@@ -57,47 +57,13 @@ def test_obtain_finds_rather_than_downloads(tmp_path):
 
     packed = tmp_path / archive.name
     packed.write_bytes(NOISE)
+    assert obtain(archive, tmp_path, None) == packed
     assert obtain(archive, empty, str(tmp_path)) == packed
-    assert obtain(archive, empty, str(packed)) == packed
 
     unpacked = tmp_path / "toy/a"
     unpacked.mkdir(parents=True)
     assert obtain(archive, tmp_path, None) == unpacked
-    assert obtain(archive, empty, str(unpacked)) == unpacked
-
-
-@pytest.mark.parametrize("name", ["toy.tgz", "toy.tar", "toy.gz", "toy.tar.gz"])
-def test_obtain_finds_an_archive_that_a_browser_has_named(tmp_path, name):
-    archive = dataclasses.replace(archive_at(UNREACHABLE), content="1.txt")
-    empty = tmp_path / "empty"
-    path = tmp_path / name
-    path.write_bytes(NOISE)
-    assert obtain(archive, tmp_path, None) == path
-    assert obtain(archive, empty, str(tmp_path)) == path
-
-    renamed = path.rename(tmp_path / "download (1)")
-    assert obtain(archive, empty, str(renamed)) == renamed
-    with pytest.raises(DataError, match="neither toy/a nor toy"):
-        obtain(archive, tmp_path, str(tmp_path))
-
-
-def test_obtain_recognises_a_renamed_folder_by_its_content(tmp_path):
-    archive = dataclasses.replace(archive_at(UNREACHABLE), content="1.txt")
-    folder = tmp_path / "renamed"
-    write(folder, {"1.txt": b"one"})
-    assert obtain(archive, tmp_path / "empty", str(folder)) == folder
-
-
-@pytest.mark.parametrize(
-    ("source_dir", "content"), [(".", "1.txt"), ("renamed", ""), ("renamed", "2.txt")]
-)
-def test_obtain_refuses_a_renamed_folder_without_its_content(
-    tmp_path, source_dir, content
-):
-    archive = dataclasses.replace(archive_at(UNREACHABLE), content=content)
-    write(tmp_path / "renamed", {"1.txt": b"one"})
-    with pytest.raises(DataError, match="or name the folder that holds its files"):
-        obtain(archive, tmp_path / "empty", str(tmp_path / source_dir))
+    assert obtain(archive, empty, str(tmp_path)) == unpacked
 
 
 def read_texts(path):

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterable
 
-from lra_tasks.listops_generator import VOCABULARY
+from lra_tasks.listops import VOCABULARY
 
 APPLY = {
     "[MIN": min,

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
+from lra_tasks import storage
 from lra_tasks.errors import DataError
 from lra_tasks.split import NO_LABEL, SPLITS, Split, pad
 from lra_tasks.task import Task
@@ -40,7 +41,11 @@ class Tags(Task):
         return splits
 
 
-def test_labels_of_tokens_come_back_where_rows_have_padding(tmp_path):
+@pytest.mark.parametrize("rows_at_a_time", [1, 2, 4096])
+def test_labels_of_tokens_come_back_where_rows_have_padding(
+    tmp_path, monkeypatch, rows_at_a_time
+):
+    monkeypatch.setattr(storage, "ROWS_AT_A_TIME", rows_at_a_time)
     for name, expected in Tags().make_splits(None).items():
         split = Tags().load(name, tmp_path)
         np.testing.assert_array_equal(split.inputs, expected.inputs)
@@ -125,6 +130,19 @@ def test_what_does_not_fit_is_refused(tmp_path, attributes, message):
         task.load("train", tmp_path)
     assert "\n" not in str(caught.value)
     assert not task.folder(tmp_path).exists()
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_one_example_of_many_that_does_not_fit_is_refused(tmp_path, monkeypatch, place):
+    examples = [([1, 2], 1), ([], 0), ([3], 0), ([4] * 4, 1), ([5], 0)]
+    examples[place] = ([1, 256], 1)
+
+    def make(self, data_dir, folder):
+        return {name: iter(examples) for name in SPLITS}
+
+    monkeypatch.setattr(storage, "ROWS_AT_A_TIME", 2)
+    with pytest.raises(DataError, match="train has the token id 256"):
+        own_task(make=make).load("train", tmp_path)
 
 
 def test_labels_may_be_truth_values(tmp_path):

@@ -1,6 +1,8 @@
 """The table of tasks, what its door turns away, and a task of a user's own."""
 
 import runpy
+import subprocess
+import sys
 from dataclasses import dataclass, fields, replace
 
 import pytest
@@ -10,6 +12,7 @@ from lra_tasks.errors import DataError
 from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import TASKS, default_options, get_task, register_task
 from lra_tasks.text import Text
+from tests.commands import ROOT
 
 # A legal value beside the default for each option that makes other data. A test adds
 # the tokenizer, which is a file.
@@ -76,6 +79,22 @@ PICTURES = {"image", "pathfinder", "pathx"}
 def test_what_is_turned_away(name, options, message):
     with pytest.raises(DataError, match=message):
         get_task(name, **options)
+
+
+def test_a_task_is_imported_when_it_is_named():
+    """The pictures and texts of other tasks take a second to import."""
+    program = (
+        "import sys\n"
+        "from lra_tasks.task import get_task\n"
+        "from nystromformer.experiments.cores import use_all_cores\n"
+        "use_all_cores(get_task('listops'))\n"
+        "names = ('pathfinder', 'glue', 'text', 'image', 'corpus', 'recall')\n"
+        "print([name for name in names if f'lra_tasks.{name}' in sys.modules])\n"
+        "print([name for name in ('scipy', 'PIL', 'jax') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines() == ["[]", "[]"]
 
 
 def test_a_source_dir_is_one_folder_however_it_is_named(tmp_path, monkeypatch):

@@ -65,7 +65,7 @@ def released_order(num_images):
     return np.random.default_rng(42).permutation(num_images)
 
 
-@pytest.mark.parametrize("source", ["", "lra_release", f"lra_release/{FOLDER}"])
+@pytest.mark.parametrize("source", ["", "lra_release"])
 def test_released_folders_are_read(tmp_path, source, capsys):
     folder = tmp_path / "lra_release" / FOLDER
     images, labels = write_released(folder)
@@ -163,16 +163,6 @@ def test_wrong_lists_are_named(tmp_path, name, content, message):
     with pytest.raises(DataError, match=message) as caught:
         Pathfinder(source_dir=str(tmp_path)).load("train", tmp_path / "data")
     assert "\n" not in str(caught.value)
-
-
-def test_a_renamed_folder_is_read_and_one_of_another_difficulty_is_not(tmp_path):
-    write_released(tmp_path / FOLDER)
-    renamed = (tmp_path / FOLDER).rename(tmp_path / "contours")
-    task = Pathfinder(source_dir=str(renamed))
-    assert task.load("train", tmp_path / "data").num_examples == 32
-    easy = renamed.rename(tmp_path / "curv_baseline")
-    with pytest.raises(DataError, match="neither pathfinder32/curv_contour_length_14"):
-        Pathfinder(source_dir=str(easy)).load("train", tmp_path / "data")
 
 
 @pytest.mark.parametrize(
