@@ -71,9 +71,10 @@ def attention_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
       labels: the labels of all lines, in the order in which they are drawn.
     """
     attention_of_label = {label: find_attention(label) for label in labels}
+    # The first of the table are in most pictures, and so are lent last.
     spare_colors = [
         color
-        for name, color in ATTENTION_COLORS.items()
+        for name, color in reversed(ATTENTION_COLORS.items())
         if name not in attention_of_label.values()
     ]
     color_of_attention = dict(ATTENTION_COLORS)
