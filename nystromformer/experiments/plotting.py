@@ -41,6 +41,7 @@ ATTENTION_COLORS = {
     "bigbird": "#882255",
     "identity": "#777777",
 }
+LIBRARIES = ("cudnn", "torch", "hf")  # They stand before the names of attentions.
 STROKES = ("-", "--", ":", "-.")
 NAME_SIZE = 9  # points, of the names at the ends of lines
 
@@ -97,9 +98,15 @@ def attention_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def find_attention(label: str) -> str:
-    """Returns the first name of ATTENTION_COLORS in a label, or else the label."""
-    words = re.findall("[a-z]+", label)
-    return next((word for word in words if word in ATTENTION_COLORS), label)
+    """Returns the attention that a phrase of a label begins with, or else the label.
+
+    "torch-softmax" is softmax in another library; "double softmax" is none of them.
+    """
+    for phrase in label.split(", "):
+        match = re.match(f"(?:(?:{'|'.join(LIBRARIES)})-)?([a-z]+)", phrase)
+        if match and match[1] in ATTENTION_COLORS:
+            return match[1]
+    return label
 
 
 def name_lines(axes: Axes) -> None:
@@ -112,14 +119,10 @@ def name_lines(axes: Axes) -> None:
       axes: a panel whose lines have labels; those with a label of matplotlib's own,
         which begins with "_", are not named.
     """
-    lines = [
-        line
-        for line in axes.lines
-        if not str(line.get_label()).startswith("_") and len(line.get_xdata())
-    ]
+    lines = [x for x in axes.lines if not str(x.get_label()).startswith("_")]
     axes.autoscale_view()  # matplotlib else sets limits when it draws
     to_panel = axes.transScale + axes.transLimits
-    ends = [to_panel.transform(np.transpose(line.get_data())[-1]) for line in lines]
+    ends = [to_panel.transform(np.asarray(line.get_xydata())[-1]) for line in lines]
     # A panel is about three quarters of its height, beside its title and labels.
     gap = 1.2 * NAME_SIZE / 72 / (0.75 * HEIGHT)
     heights = _move_apart([height for _, height in ends], gap)

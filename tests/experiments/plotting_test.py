@@ -10,6 +10,7 @@ from nystromformer.experiments.plotting import (
     HEIGHT,
     add_legend,
     attention_styles,
+    find_attention,
     line_style,
     name_lines,
     new_figure,
@@ -45,6 +46,21 @@ def test_attention_styles_gives_an_attention_its_colour_beside_any_other():
     assert alone["color"] == to_rgb(ATTENTION_COLORS["nystrom"])
     assert styles["torch-softmax"]["color"] == styles["softmax"]["color"]
     assert styles["my_own"]["color"] not in [styles[x]["color"] for x in labels[1:]]
+
+
+@pytest.mark.parametrize(
+    ("label", "attention"),
+    [
+        ("nystrom-64 + convolution of 35, bfloat16", "nystrom"),
+        ("quick, nystrom, 16 landmarks", "nystrom"),
+        ("hf-nystrom-64", "nystrom"),
+        ("softmax_all_scores", "softmax"),
+        ("double softmax", "double softmax"),
+        ("FlashNystrom-64", "FlashNystrom-64"),
+    ],
+)
+def test_find_attention_reads_labels(label, attention):
+    assert find_attention(label) == attention
 
 
 def test_attention_styles_tells_lines_of_one_attention_apart():

@@ -158,7 +158,7 @@ def check_case(case: Case) -> dict[str, Any]:
         lowered = jax.jit(function).lower(*arguments)
     # The check needs right numbers, not fast ones: without autotuning XLA compiles in a
     # quarter of the time.
-    run = lowered.compile(compiler_options={"xla_gpu_autotune_level": 0})
+    run = lowered.compile(compiler_options={"xla_gpu_autotune_level": "0"})
     first = jax.tree.map(np.asarray, run(*arguments))
     second = jax.tree.map(np.asarray, run(*arguments))
 
