@@ -60,44 +60,53 @@ def line_style(index: int) -> dict[str, Any]:
     return {"color": f"C{index % 10}", "linestyle": stroke}
 
 
-def attention_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns the colour and stroke of each line of a picture that compares attentions.
-
-    A line has the colour of the attention that its label names: "torch-softmax" that of
-    softmax, "nystrom-64, fused=true" that of nystrom. Lines of one attention differ in
-    their stroke, and from the fifth on in their shade. Labels that name none of
-    ATTENTION_COLORS have one of its colours that this picture does not use.
+def attention_style(attention: str, index: int = 0, color: str = "") -> dict[str, Any]:
+    """Returns the colour of an attention, the same in all pictures, and a stroke.
 
     Args:
-      labels: the labels of all lines, in the order in which they are drawn.
+      attention: a name in ATTENTION_COLORS, or any name with a colour.
+      index: the number of the line among those of the attention. From the fifth on
+        they are lighter.
+      color: that of an attention which is not in the table; grey if it is left out.
     """
-    attention_of_label = {label: find_attention(label) for label in labels}
+    color = ATTENTION_COLORS.get(attention, color or "#999999")
+    shade, stroke = divmod(index, len(STROKES))
+    lightness = 1 - 1 / (1 + 0.6 * shade)
+    rgb = np.array(to_rgb(color))
+    mixed_with_white = tuple((rgb + (1 - rgb) * lightness).tolist())
+    return {"color": mixed_with_white, "linestyle": STROKES[stroke]}
+
+
+def attention_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns the style of each line of a picture that compares attentions.
+
+    Args:
+      labels: the labels of all lines, in the order in which they are drawn:
+        "torch-softmax" has the colour of softmax, "nystrom-64, fused=true" that of
+        nystrom. A label that names no attention of the table has one of its colours
+        that this picture does not use.
+    """
+    attention_of_label = {label: attention_of(label) for label in labels}
     # The first of the table are in most pictures, and so are lent last.
     spare_colors = [
         color
         for name, color in reversed(ATTENTION_COLORS.items())
         if name not in attention_of_label.values()
     ]
-    color_of_attention = dict(ATTENTION_COLORS)
+    color_of_other: dict[str, str] = {}
     num_lines: dict[str, int] = {}
     styles = {}
     for label, attention in attention_of_label.items():
-        if attention not in color_of_attention:
-            index = len(color_of_attention) - len(ATTENTION_COLORS)
-            colors = spare_colors or list(ATTENTION_COLORS.values())
-            color_of_attention[attention] = colors[index % len(colors)]
-        shade, stroke = divmod(num_lines.get(attention, 0), len(STROKES))
-        num_lines[attention] = num_lines.get(attention, 0) + 1
-        color = np.array(to_rgb(color_of_attention[attention]))
-        lightness = 1 - 1 / (1 + 0.6 * shade)
-        styles[label] = {
-            "color": tuple(color + (1 - color) * lightness),
-            "linestyle": STROKES[stroke],
-        }
+        if attention not in ATTENTION_COLORS and attention not in color_of_other:
+            color_of_other[attention] = spare_colors.pop(0) if spare_colors else ""
+        index = num_lines.get(attention, 0)
+        num_lines[attention] = index + 1
+        color = color_of_other.get(attention, "")
+        styles[label] = attention_style(attention, index, color)
     return styles
 
 
-def find_attention(label: str) -> str:
+def attention_of(label: str) -> str:
     """Returns the attention that a phrase of a label begins with, or else the label.
 
     "torch-softmax" is softmax in another library; "double softmax" is none of them.

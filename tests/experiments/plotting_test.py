@@ -9,8 +9,8 @@ from nystromformer.experiments.plotting import (
     ATTENTION_COLORS,
     HEIGHT,
     add_legend,
+    attention_of,
     attention_styles,
-    find_attention,
     line_style,
     name_lines,
     new_figure,
@@ -59,8 +59,8 @@ def test_attention_styles_gives_an_attention_its_colour_beside_any_other():
         ("FlashNystrom-64", "FlashNystrom-64"),
     ],
 )
-def test_find_attention_reads_labels(label, attention):
-    assert find_attention(label) == attention
+def test_attention_of_reads_labels(label, attention):
+    assert attention_of(label) == attention
 
 
 def test_attention_styles_tells_lines_of_one_attention_apart():
