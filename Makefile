@@ -68,9 +68,10 @@ test-all: $(VENV)/ready-dev ## run all tests but parity
 test-parity: $(VENV)/ready-parity ## compare with PyTorch and transformers
 	$(PYTEST) --dist=loadfile -m parity
 
-lint: $(VENV)/ready-dev ## check style and types
+lint: $(VENV)/ready-dev ## check style, imports and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/pyright
 
 clean: ## remove .venv; keep runs/

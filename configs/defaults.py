@@ -24,7 +24,7 @@ from typing import Any, get_args
 from ml_collections.config_dict import ConfigDict, placeholder
 
 from lra_tasks.task import TASKS
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.config import ModelConfig, OptimizerConfig, TrainConfig, key_types
 
 Settings = Mapping[str, Any]
@@ -106,7 +106,7 @@ def make_config(
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}: --load the module that registers it")
     attention_name, names = _parse_words(arg or "")
-    attention_options = ATTENTIONS[attention_name].config_defaults()
+    attention_options = find_attention(attention_name).config_defaults()
     groups = {
         "preset": ",".join(names) or "paper",
         # Commands add the modules of --load, and a file that registers something.
@@ -127,7 +127,7 @@ def make_config(
     merged = dict(settings)
     for name in names:
         merged |= _preset(name, {"smoke": SMOKE, **presets}, is_quick="quick" in names)
-    own_options = ATTENTIONS[attention_name].options()
+    own_options = find_attention(attention_name).options()
     for path, value in merged.items():
         group, key = path.split(".")
         if value is None:  # The default, a placeholder, knows the type of the key.
@@ -169,8 +169,8 @@ def _preset(name: str, presets: Mapping[str, Settings], is_quick: bool) -> Setti
 
 def _check_other_option(option: str, attention_name: str) -> None:
     """Raises ValueError unless an option is that of an attention that is not chosen."""
-    if not any(option in cls.options() for cls in ATTENTIONS.values()):
-        known = ", ".join(ATTENTIONS[attention_name].options()) or "none"
+    if not any(option in find_attention(name).options() for name in ATTENTIONS):
+        known = ", ".join(find_attention(attention_name).options()) or "none"
         raise ValueError(
             f"no attention has the option attention.{option}; those of "
             f"{attention_name}: {known}"

@@ -3,14 +3,14 @@
     python scripts/train.py --config=configs/image.py:nystrom --workdir=DIR
 
 Black pixels are padding, as in the benchmark; `:nystrom,all_pixels` reads them, too,
-and so do `modern` and self-pretraining. The runs on record read all pixels.
+and so does self-pretraining. The runs on record read all pixels.
 
 `:nystrom,quick` is for two CPU cores: 1,000 steps of 32 pictures. What it reaches
 stands in results/quick_tasks/README.md, and what the paper's settings reach in
 results/image/README.md.
 """
 
-from configs import modern, self_pretraining
+from configs import self_pretraining
 from configs.defaults import (
     ALL_PIXELS,
     AS_PUBLISHED,
@@ -36,6 +36,5 @@ PRESETS = {
     "all_pixels": ALL_PIXELS,
     "as_published": AS_PUBLISHED | BLACK_IS_PADDING,
     **self_pretraining.make_presets("image", QUICK),
-    **modern.make_presets("image"),
 }
 get_config = make_get_config("image", PAPER, PRESETS)

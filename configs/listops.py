@@ -6,7 +6,7 @@
 stands in results/listops_short/README.md, beside the floors.
 """
 
-from configs import modern, self_pretraining
+from configs import self_pretraining
 from configs.defaults import AS_PUBLISHED, attention, make_get_config, optimizer, train
 
 PAPER = optimizer(warmup_steps=1_000) | train(
@@ -28,6 +28,5 @@ PRESETS = {
     "as_published": AS_PUBLISHED | {"task.max_length": 2_048},  # `max_tokens` stays
     "quick,as_published": AS_PUBLISHED,
     **self_pretraining.make_presets("listops", QUICK),
-    **modern.make_presets("listops"),
 }
 get_config = make_get_config("listops", PAPER, PRESETS)

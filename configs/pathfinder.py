@@ -5,14 +5,14 @@
 The pictures are drawn first, on all cores. `quick` draws 5,000 with short contours.
 
 Black pixels, two thirds of a picture, are padding, as in the benchmark;
-`:nystrom,all_pixels` reads them, too, and so do `modern` and self-pretraining.
+`:nystrom,all_pixels` reads them, too, and so does self-pretraining.
 
 All runs on record read all pixels, and none of them leaves 50 %: `nystrom` has not in
 all steps of the paper's settings, one seed (results/pathfinder/README.md), and no
 attention that was tried has with `quick` (results/quick_tasks/README.md).
 """
 
-from configs import modern, self_pretraining
+from configs import self_pretraining
 from configs.defaults import (
     ALL_PIXELS,
     AS_PUBLISHED,
@@ -40,6 +40,5 @@ PRESETS = {
     "all_pixels": ALL_PIXELS,
     "as_published": AS_PUBLISHED | BLACK_IS_PADDING,
     **self_pretraining.make_presets("pathfinder", QUICK),
-    **modern.make_presets("pathfinder"),
 }
 get_config = make_get_config("pathfinder", PAPER, PRESETS)

@@ -8,7 +8,7 @@ The release is looked for in `task.data_dir` (7.7 GB: it is not downloaded unask
 reaches stands in results/quick_tasks/README.md.
 """
 
-from configs import modern, self_pretraining
+from configs import self_pretraining
 from configs.defaults import AS_PUBLISHED, attention, make_get_config, optimizer, train
 
 PAPER = optimizer(warmup_steps=800) | train(
@@ -26,6 +26,5 @@ PRESETS = {
     "as_published": AS_PUBLISHED | {"task.max_length": 4_096, "task.num_bytes": 4_000},
     "quick,as_published": AS_PUBLISHED,
     **self_pretraining.make_presets("retrieval", QUICK),
-    **modern.make_presets("retrieval"),
 }
 get_config = make_get_config("retrieval", PAPER, PRESETS)

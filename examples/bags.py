@@ -28,10 +28,9 @@ from matplotlib import pyplot as plt
 
 from nystromformer import EncoderConfig, SequenceClassifier
 from nystromformer.attention.base import Attention
+from nystromformer.classifiers import Head, pool_mean
 from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
 from nystromformer.factors import nystrom_rows
-from nystromformer.heads import Head
-from nystromformer.pooling import pool_mean
 
 _OUT = flags.DEFINE_string("out", "bags.png", "where the heat map goes")
 FEATURES = 16

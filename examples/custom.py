@@ -30,15 +30,14 @@ from lra_tasks.split import pad
 from lra_tasks.task import Task, register_task
 from lra_tasks.text import Text
 from nystromformer import register_attention
-from nystromformer.attention.base import Attention
-from nystromformer.attention.options import CommonArguments
+from nystromformer.attention.base import Attention, CommonArguments
 from nystromformer.experiments.objectives import (
     ObjectiveSpec,
     make_classifier,
     register_objective,
 )
 from nystromformer.training.data import Batch
-from nystromformer.training.metrics import Sums
+from nystromformer.training.objective import Sums
 
 
 class Average(Attention):

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nystromformer.attention import ATTENTIONS, make_attention, register_attention
     from nystromformer.attention.nystrom import nystrom_attention
-    from nystromformer.encoder import Encoder
+    from nystromformer.classifiers import PairClassifier, SequenceClassifier
+    from nystromformer.encoder import Block, Encoder
     from nystromformer.encoder_config import EncoderConfig
     from nystromformer.experiments.approximation.diagnosis import diagnose as diagnose
     from nystromformer.experiments.trained_run import load_run as load_run
-    from nystromformer.heads import PairClassifier, SequenceClassifier
-    from nystromformer.layers import Block
 
 # Without the names that need an extra, for `from nystromformer import *`.
 __all__ = [
@@ -33,11 +32,11 @@ __all__ = [
 
 _MODULES = {
     "ATTENTIONS": "nystromformer.attention",
-    "Block": "nystromformer.layers",
+    "Block": "nystromformer.encoder",
     "Encoder": "nystromformer.encoder",
     "EncoderConfig": "nystromformer.encoder_config",
-    "PairClassifier": "nystromformer.heads",
-    "SequenceClassifier": "nystromformer.heads",
+    "PairClassifier": "nystromformer.classifiers",
+    "SequenceClassifier": "nystromformer.classifiers",
     "diagnose": "nystromformer.experiments.approximation.diagnosis",
     "load_run": "nystromformer.experiments.trained_run",
     "make_attention": "nystromformer.attention",

@@ -12,13 +12,104 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.by_layer import LayerAttention
-from nystromformer.encoder_config import EncoderConfig
+from nystromformer.attention import ATTENTIONS, find_attention
+from nystromformer.encoder_config import (
+    EncoderConfig,
+    LayerAttention,
+    add_default_options,
+)
 from nystromformer.errors import ConfigError
-from nystromformer.open_groups import AttentionConfig, OpenGroup, TaskConfig
 from nystromformer.training_config import OptimizerConfig, TrainConfig
 from nystromformer.validation import check_choice, check_range, check_type
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenGroup:
+    """A name and the options that belong to it, which are attributes, too."""
+
+    name: str
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __getattr__(self, key: str) -> Any:
+        # copy and pickle look up attributes before there are options.
+        options = vars(self).get("options", {})
+        if key not in options:
+            names = ", ".join(options)
+            raise AttributeError(f"no option {key!r}; there are: {names}")
+        return options[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig(OpenGroup):
+    """The task, and the folder of its data, which says nothing about a run."""
+
+    data_dir: str | None = dataclasses.field(default=None, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionConfig(OpenGroup):
+    """The attention of all layers, and settings of single layers that differ.
+
+    by_layer: text for `parse_by_layer`, such as "0=softmax 3.num_landmarks=128".
+    """
+
+    by_layer: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} (layers: {self.by_layer})" if self.by_layer else self.name
+
+    def layer_settings(self) -> dict[int, dict[str, Any]]:
+        """Returns the settings of single layers, as `attentions_by_layer` takes them.
+
+        A layer with a different attention starts from the options of that attention in
+        configs.
+
+        Raises:
+          ValueError: for a text that `parse_by_layer` refuses, or an unknown attention.
+        """
+        by_layer = parse_by_layer(self.by_layer or "")
+        return add_default_options(self.name, by_layer, _options_in_configs)
+
+
+def _options_in_configs(name: str) -> dict[str, Any]:
+    """The options with which a config of that attention starts."""
+    return find_attention(name).config_defaults()
+
+
+def parse_by_layer(text: str) -> dict[int, dict[str, Any]]:
+    """Reads settings of single layers, as in "0=softmax 3.num_landmarks=128".
+
+    Raises:
+      ValueError: for a text that does not have this form, or has a key twice.
+    """
+    by_layer: dict[int, dict[str, Any]] = {}
+    for word in text.split():
+        key, _, value = word.partition("=")
+        layer, dot, option = key.partition(".")
+        is_complete = value and (option or not dot)
+        if not layer.isdecimal() or not is_complete:
+            raise ValueError(
+                "by_layer must be LAYER=NAME or LAYER.OPTION=VALUE, separated by "
+                f"blanks, as in '0=softmax 3.num_landmarks=128', got {text!r}"
+            )
+        settings = by_layer.setdefault(int(layer), {})
+        setting = option or "name"
+        if setting in settings:
+            raise ValueError(f"by_layer has {key} twice: {text!r}")
+        settings[setting] = parse_value(value) if option else value
+    return by_layer
+
+
+def parse_value(text: str) -> Any:
+    """Reads the value of an option from a command: JSON, or a word as it stands.
+
+    So 64, 0.5, true and null are values, and exact is a word.
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
 
 # Fields of an EncoderConfig that follow from the task, the attention and the head.
 DERIVED = {
@@ -41,7 +132,7 @@ class ModelConfig(EncoderConfig):
     vocab_size: int = 1
     max_length: int = 1
     dtype: str = "float32"
-    pooling: str = "mean"  # a name in pooling.POOLINGS, or "bert_pooler"
+    pooling: str = "mean"  # a name in classifiers.POOLINGS, or "bert_pooler"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,7 +205,7 @@ class Config:
         has_buckets = self.train.length_buckets > 1
         has_parts = has_buckets or self.train.grad_accum_steps > 1
         for name, options in self.attentions():
-            attention = ATTENTIONS[name]
+            attention = find_attention(name)
             values = attention.complete_options(options)
             for option, value in attention.padding_sensitive.items():
                 if has_buckets and values[option] == value:
@@ -159,7 +250,7 @@ def default_settings(attention: str) -> dict[str, Any]:
 
     settings["attention.by_layer"] = AttentionConfig.by_layer
     if attention in ATTENTIONS:
-        for option, default in ATTENTIONS[attention].init_defaults().items():
+        for option, default in find_attention(attention).init_defaults().items():
             settings[f"attention.{option}"] = default
     return json.loads(json.dumps(settings))
 

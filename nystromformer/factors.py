@@ -12,9 +12,13 @@ import jax.numpy as jnp
 
 from nystromformer.landmarks import LANDMARKS, PINVS, random_positions
 from nystromformer.nystrom import choose_landmarks
-from nystromformer.ops import zero_masked
-from nystromformer.precision import at_least_float32
-from nystromformer.sequence_blocks import first_valid_positions
+from nystromformer.ops import (
+    at_least_float32,
+    first_valid_positions,
+    mask_of_queries,
+    ranks,
+    zero_masked,
+)
 
 
 def softmax_matrix(
@@ -45,7 +49,7 @@ def nystrom_kernels(
     key: jax.Array,
     mask: jax.Array | None = None,
     *,
-    query_mask: jax.Array | None = None,
+    query_mask: jax.typing.ArrayLike | None = None,
     num_landmarks: int = 64,
     landmark_padding: str = "mask",
     landmarks: str = "segment_means",
@@ -66,8 +70,7 @@ def nystrom_kernels(
         # Attention is exact, and padding has no part in it.
         landmark_padding = "mask"
     key = zero_masked(key, mask)
-    if query_mask is None and query.shape[0] == key.shape[0]:
-        query_mask = mask
+    query_mask = _mask_of_queries(query_mask, mask, query, key)
     query_landmarks, key_landmarks, exists = choose_landmarks(
         # Where the mask is False queries may be NaN.
         zero_masked(query, query_mask),
@@ -89,7 +92,7 @@ def nystrom_factors(
     key: jax.Array,
     mask: jax.Array | None = None,
     *,
-    query_mask: jax.Array | None = None,
+    query_mask: jax.typing.ArrayLike | None = None,
     num_landmarks: int = 64,
     num_pinv_iters: int = 6,
     landmark_padding: str = "mask",
@@ -103,9 +106,9 @@ def nystrom_factors(
       query: [T, H].
       key: [S, H].
       mask: [S] bool, True = attend; None = all.
-      query_mask: [T] bool, True = the query counts in the landmarks of queries. None:
-        with T = S this is self-attention and `mask` says it; with T ≠ S every query
-        counts.
+      query_mask: bool that broadcasts to [T], True = the query counts in the landmarks
+        of queries. None: with T = S this is self-attention and `mask` says it; with
+        T ≠ S every query counts.
       num_landmarks: M.
       num_pinv_iters: the iterations towards the pseudo-inverse.
       landmark_padding: "mask" or "count", as in `nystrom`.
@@ -139,29 +142,56 @@ def nystrom_factors(
         return f, jnp.eye(num_landmarks, dtype=a.dtype), b
 
     z = PINVS[pinv](a, num_pinv_iters)
-    has_padding_left_out = mask is not None and landmark_padding == "mask"
-    if num_landmarks >= length or has_padding_left_out:
-        z, b = _exact_with_few_tokens(z, b, mask)
-    return f, z, b
+    if landmark_padding == "count" and num_landmarks < length:
+        return f, z, b
+    if mask is None and num_landmarks >= length:
+        mask = jnp.ones(length, bool)
+    query_mask = _mask_of_queries(query_mask, mask, query, key)
+    return _exact_if_few(f, z, b, mask, query_mask)
 
 
-def _exact_with_few_tokens(
-    z: jax.Array, b: jax.Array, mask: jax.Array | None
-) -> tuple[jax.Array, jax.Array]:
-    """Z [M, M] and B [M, S], changed where there are no more tokens than landmarks.
+def _exact_if_few(
+    f: jax.Array,
+    z: jax.Array,
+    b: jax.Array,
+    mask: jax.Array | None,
+    query_mask: jax.Array | None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """F, Z and B, changed where there are no more keys or queries than landmarks.
 
-    With n ≤ M attention is exact. Landmark i is the i-th valid token, so column i of F
-    holds the weights of that token, Z is the identity, and row i of B is 1 at its
-    position.
+    With n ≤ M attention is exact, and Z is the identity.
     """
     num_landmarks, length = b.shape
-    if mask is None:
-        mask = jnp.ones(length, bool)
-    is_exact = mask.sum() <= num_landmarks
+    has_few_keys = jnp.array(False)
+    has_few_queries = jnp.array(False)
+    if mask is not None:
+        has_few_keys = mask.sum() <= num_landmarks
+        # Landmark i is the i-th valid key, so column i of F holds the weights of that
+        # key, and row i of B is 1 at its position.
+        positions = first_valid_positions(mask, num_landmarks)
+        tokens = positions[:, None] == jnp.arange(length)[None]  # [M, S]
+        b = jnp.where(has_few_keys, tokens.astype(b.dtype), b)
+    if query_mask is not None and query_mask is not mask:
+        has_few_queries = ~has_few_keys & (query_mask.sum() <= num_landmarks)
+        # Landmark i is the i-th query that counts, so row i of B is its exact row.
+        rank = ranks(query_mask) - 1
+        is_own = rank[:, None] == jnp.arange(num_landmarks)[None]  # [T, M]
+        is_exact = has_few_queries & query_mask
+        f = jnp.where(is_exact[:, None], is_own.astype(f.dtype), f)
     eye = jnp.eye(num_landmarks, dtype=z.dtype)
-    positions = first_valid_positions(mask, num_landmarks)
-    tokens = positions[:, None] == jnp.arange(length)[None]  # [M, S]
-    return jnp.where(is_exact, eye, z), jnp.where(is_exact, tokens.astype(b.dtype), b)
+    return f, jnp.where(has_few_keys | has_few_queries, eye, z), b
+
+
+def _mask_of_queries(
+    query_mask: jax.typing.ArrayLike | None,
+    mask: jax.Array | None,
+    query: jax.Array,
+    key: jax.Array,
+) -> jax.Array | None:
+    """The mask [T] of the queries that count, or None if all do."""
+    if query_mask is not None:
+        query_mask = jnp.broadcast_to(query_mask, len(query))
+    return mask_of_queries(query_mask, mask, num_queries=len(query), num_keys=len(key))
 
 
 def nystrom_rows(

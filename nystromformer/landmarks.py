@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from nystromformer.nystrom import iterative_pinv, segment_means
-from nystromformer.precision import at_least_float32
-from nystromformer.sequence_blocks import ranks
+from nystromformer.ops import at_least_float32, ranks
 
 KMEANS_STEPS = 3
 
@@ -95,14 +95,9 @@ def kmeans(
     return jnp.where(mask.sum() > num_landmarks, means, first_means), exists
 
 
-@jax.custom_batching.sequential_vmap
-def _pinv_alone(a: jax.Array) -> jax.Array:
-    return jnp.linalg.pinv(a)
-
-
 @jax.custom_jvp
 def exact_pinv(a: jax.Array) -> jax.Array:
-    """Computes the pseudo-inverse A⁺ by singular values; under vmap one by one.
+    """Computes the pseudo-inverse A⁺ by singular values; on a CPU one after another.
 
     On a CPU jaxlib 0.10.2 spreads a batch over the threads that compute the program,
     and waits for them. Two batches can be computed at once, such as those of two layers
@@ -110,12 +105,39 @@ def exact_pinv(a: jax.Array) -> jax.Array:
     is computed by the thread that needs it.
 
     Args:
-      a: [M, S].
+      a: [..., M, S].
 
     Returns:
-      [S, M].
+      [..., S, M].
     """
-    return _pinv_alone(a)
+    invert = _pinv_of_matrix
+    for _ in range(a.ndim - 2):
+        invert = jax.vmap(invert)
+    return invert(a)
+
+
+@jax.custom_batching.custom_vmap
+def _pinv_of_matrix(a: jax.Array) -> jax.Array:
+    return jnp.linalg.pinv(a)
+
+
+@_pinv_of_matrix.def_vmap
+def _pinv_of_batch(
+    axis_size: int, in_batched: list[bool], a: jax.Array
+) -> tuple[jax.Array, bool]:
+    return _pinv_of_each(a), True
+
+
+@jax.jit
+def _pinv_of_each(a: jax.Array) -> jax.Array:
+    """A⁺ of each matrix [M, S] of a batch.
+
+    Without the `jit` here, a caller that compiles nothing would compile the loop anew
+    at each call.
+    """
+    return lax.platform_dependent(
+        a, cpu=lambda a: lax.map(_pinv_of_matrix, a), default=jnp.linalg.pinv
+    )
 
 
 @exact_pinv.defjvp
@@ -130,8 +152,8 @@ def _differentiate_pinv(
     (a,) = primals
     (da,) = tangents
     z = exact_pinv(a)
-    left = z @ z.T @ da.T
-    right = da.T @ z.T @ z
+    left = z @ z.mT @ da.mT
+    right = da.mT @ z.mT @ z
     return z, left - left @ a @ z + right - z @ a @ right - z @ da @ z
 
 

@@ -30,11 +30,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nystromformer import pinv_kernel
 from nystromformer.dot_product import attend
-from nystromformer.ops import zero_masked
-from nystromformer.precision import at_least_float32, tensor_core_precision
-from nystromformer.rows import sum_rows
-from nystromformer.sequence_blocks import first_valid_positions, ranks
+from nystromformer.ops import (
+    at_least_float32,
+    first_valid_positions,
+    mask_of_queries,
+    ranks,
+    sum_rows,
+    tensor_core_precision,
+    zero_masked,
+)
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
@@ -99,7 +105,10 @@ def segment_means(
 
 
 def iterative_pinv(
-    matrix: jax.Array, num_iters: int = 6, scale_over: Sequence[str] = ()
+    matrix: jax.Array,
+    num_iters: int = 6,
+    scale_over: Sequence[str] = (),
+    in_one_kernel: bool = False,
 ) -> jax.Array:
     """A⁺ by the third-order iteration of Razavi et al. (2014), eq. (14) of the paper.
 
@@ -120,6 +129,8 @@ def iterative_pinv(
         landmark_padding="count".
       scale_over: names of vmapped axes. All matrices along them are scaled by the
         largest norms among them, as the published code does over batch and heads.
+      in_one_kernel: whether an NVIDIA GPU does all iterations in one kernel, for the
+        matrices that `pinv_kernel.can_iterate`. There it has no forward mode.
 
     Returns:
       Z [..., M, M] in at least float32.
@@ -133,12 +144,18 @@ def iterative_pinv(
         norm_inf = lax.all_gather(norm_inf, axis).max(0)
     z_0 = a.mT / (norm_1 * norm_inf)[..., None, None]
     iterate = functools.partial(_iterate, num_iters=num_iters)
-    precision = tensor_core_precision(a.dtype)
+    if in_one_kernel and pinv_kernel.can_iterate(a):
+        on_cuda = functools.partial(
+            pinv_kernel.iterate, step=_razavi_step, num_iters=num_iters
+        )
+    else:
+        precision = tensor_core_precision(a.dtype)
+        on_cuda = functools.partial(iterate, precision=precision)
     return lax.platform_dependent(
         a,
         z_0,
         cpu=functools.partial(iterate, precision="highest"),
-        cuda=functools.partial(iterate, precision=precision),
+        cuda=on_cuda,
         default=functools.partial(_iterate_in_a_loop, num_iters=num_iters),
     )
 
@@ -201,7 +218,8 @@ def nystrom(
         None: with T = S this is self-attention and `mask` says it; with T ≠ S every
         query counts.
       num_landmarks: M ≥ 1. Attention is exact if M ≥ T or M ≥ S, and with
-        landmark_padding="mask" also if M ≥ the number n of valid keys.
+        landmark_padding="mask" also if M ≥ the number n of valid keys, or M ≥ the
+        number of queries that count, for these.
       num_pinv_iters: the number of iterations of `invert`.
       landmark_padding: "mask", or "count" for the published treatment of padding:
         segments of the padded length, in which excluded tokens count as zeros.
@@ -219,6 +237,9 @@ def nystrom(
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend_head(query, key, value, mask, scale=scale, precision=precision)
 
+    query_mask = mask_of_queries(
+        query_mask, mask, num_queries=len(query), num_keys=len(key)
+    )
     query_landmarks, key_landmarks, exists = choose_landmarks(
         query,
         key,
@@ -234,9 +255,16 @@ def nystrom(
     # Z ≈ A⁺, [M, M].
     scores = jnp.matmul(scaled_query_landmarks, key_landmarks.T, precision="highest")
     matrix = jax.nn.softmax(scores)
-    landmark_mask = mask if landmark_padding == "mask" else None
-    if landmark_mask is not None:
-        matrix = _identity_if_exact(matrix, landmark_mask)
+    key_mask = mask
+    # Queries that share the mask of the keys are exact where the keys are few.
+    own_query_mask = None if query_mask is mask else query_mask
+    if landmark_padding == "count":
+        key_mask = None
+        own_query_mask = None
+    if key_mask is not None:
+        matrix = _identity_if_exact(matrix, key_mask)
+    if own_query_mask is not None:
+        matrix = _identity_if_exact(matrix, own_query_mask)
     z = invert(matrix, num_pinv_iters)
 
     # Z · softmax(Q̃ Kᵀ) V, [M, E].
@@ -248,18 +276,21 @@ def nystrom(
         precision=precision,
     )
     landmark_values = jnp.matmul(z, context, precision="highest")
-    if landmark_mask is not None:
-        landmark_values = _token_values_if_exact(landmark_values, value, landmark_mask)
+    if key_mask is not None:
+        landmark_values = _token_values_if_exact(landmark_values, value, key_mask)
 
     # K̃ and the values of the landmarks are rounded to the dtype of the inputs. The
     # inputs were rounded to it as well, and that costs more digits.
-    return attend_head(
+    out = attend_head(
         query,
         scaled_key_landmarks.astype(key.dtype),
         landmark_values.astype(value.dtype),
         exists,
         precision=precision,
     )
+    if own_query_mask is not None:
+        out = _own_rows_if_exact(out, context, own_query_mask)
+    return out
 
 
 def choose_landmarks(
@@ -274,12 +305,12 @@ def choose_landmarks(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Chooses the landmarks of queries and of keys; the arguments are `nystrom`'s.
 
+    `query_mask` is None only if all queries count.
+
     Returns:
       Q̃ [M, H] and K̃ [M, H] in at least float32, and which landmarks of keys exist,
       bool [M].
     """
-    if query_mask is None and len(query) == len(key):
-        query_mask = mask
     if landmark_padding == "count":
         # Tokens that are left out count as zeros, as keys are there already.
         query = zero_masked(query, query_mask)
@@ -291,7 +322,7 @@ def choose_landmarks(
 
 
 def _identity_if_exact(matrix: jax.Array, mask: jax.Array) -> jax.Array:
-    """The matrix A [M, M], or with n ≤ M valid tokens the identity.
+    """The matrix A [M, M], or with n ≤ M valid tokens, or queries, the identity.
 
     With n < M the rows of A for landmarks without tokens are equal. Nothing uses its
     inverse, but if the iterations diverged, the gradient would be NaN.
@@ -315,3 +346,18 @@ def _token_values_if_exact(
     return jnp.where(
         is_exact, token_values.astype(landmark_values.dtype), landmark_values
     )
+
+
+def _own_rows_if_exact(
+    out: jax.Array, context: jax.Array, query_mask: jax.Array
+) -> jax.Array:
+    """`out` [T, E]; with n ≤ M queries that count, their rows of `context` [M, E].
+
+    With n ≤ M every landmark is a query that counts, so its row of softmax(Q̃ Kᵀ) V is
+    exact attention.
+    """
+    num_landmarks = len(context)
+    rank = ranks(query_mask) - 1
+    own_rows = context[jnp.clip(rank, 0, num_landmarks - 1)]  # [T, E]
+    is_exact = query_mask & (query_mask.sum() <= num_landmarks)
+    return jnp.where(is_exact[:, None], own_rows.astype(out.dtype), out)

@@ -15,7 +15,7 @@ Letters: B batch, L length, N heads, H head dim.
 import jax
 import jax.numpy as jnp
 
-from nystromformer.precision import at_least_float32
+from nystromformer.ops import at_least_float32
 
 # The first pair of numbers turns by 1 radian a token, each next one by less, and the
 # last by BASE^(2/H) / BASE.

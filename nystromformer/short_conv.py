@@ -6,7 +6,7 @@ Letters: B batch, L length, D channels, K kernel size.
 import jax
 import jax.numpy as jnp
 
-from nystromformer.precision import at_least_float32
+from nystromformer.ops import at_least_float32
 
 
 def short_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:

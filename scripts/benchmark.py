@@ -26,7 +26,6 @@ from lra_tasks import LRA
 from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.compilation_cache import use_compilation_cache
 from nystromformer.experiments.speed.attentions import (
     WHOLE_SOFTMAX,
     AttentionSpec,
@@ -105,7 +104,7 @@ def main() -> None:
     # JAX takes then.
     check_single_gpu(jax.default_backend(), jax.device_count())
 
-    use_compilation_cache()
+    cli.use_compilation_cache()
     out = cli.local_folder(_OUT.value)
     if _TABLE.value:
         pages = dict(TABLES[_TABLE.value](baselines))

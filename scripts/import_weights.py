@@ -21,9 +21,9 @@ from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError, PretrainedError
 from nystromformer.experiments import cli
 from nystromformer.experiments.experiment import build_experiment
-from nystromformer.experiments.workdir import check_new, write_json
+from nystromformer.experiments.run import check_new, write_json
 from nystromformer.huggingface import load_pretrained
-from nystromformer.huggingface_files import read_config
+from nystromformer.huggingface.files import read_config
 from nystromformer.run_files import BEST_FOLDER, CONFIG_FILE
 from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.step import split_weights

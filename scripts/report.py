@@ -1,23 +1,23 @@
 """Writes tables and figures of finished and unfinished runs as one page.
 
-    python scripts/report.py RUNS… --out=DIR [--by=attention.num_landmarks]
-        [--compare_with=softmax,identity]
+    python scripts/report.py RUNS… --out=DIR [--compare_with=softmax,identity]
 
-RUNS are workdirs of scripts/train.py, or folders that contain workdirs. DIR is a new
-folder or an earlier report; it gets report.html, report.md, LaTeX, CSV and figures.
---by names the settings that colours tell apart in the figures of scores by cost.
+RUNS are workdirs of scripts/train.py, folders that contain workdirs, or earlier
+reports. DIR is a new folder or an earlier report. It gets README.md with its pictures,
+the scores as scores.csv, and the records of the runs: runs.jsonl and curves.jsonl, from
+which the report can be written again without the workdirs. To add runs to a report,
+name both: RUNS DIR --out=DIR; a run of the same name takes the place of the earlier
+one. In a README.md that is there, only what stands between "<!-- report: … -->" and
+"<!-- end of report -->" is written anew.
 --compare_with names the attentions from which differences are shown.
 """
 
 from absl import flags
 
 from nystromformer.experiments import cli
-from nystromformer.experiments.report.build import build
+from nystromformer.experiments.report.report_page import write_report
 
 _OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
-_BY = flags.DEFINE_list(
-    "by", ["attention"], "attention, or keys of the config: a colour for each value"
-)
 _COMPARE_WITH = flags.DEFINE_list(
     "compare_with",
     [],
@@ -29,11 +29,11 @@ def main(folders: list[str]) -> None:
     """Writes the report, and prints how many runs are finished.
 
     Args:
-      folders: workdirs, or folders that contain workdirs.
+      folders: workdirs, folders that contain workdirs, or earlier reports.
     """
     paths = [cli.local_folder(folder) for folder in folders]
     out = cli.local_folder(_OUT.value)
-    print(build(paths, out, _BY.value, _COMPARE_WITH.value))
+    print(write_report(paths, out, _COMPARE_WITH.value))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ Exit status: 0 all done, or submitted; 1 some are not; 2 bad input; 130, 143, 14
 
 import functools
 import os
-import re
 import shlex
 import signal
 import sys
@@ -34,23 +33,23 @@ from etils import epath
 from configs.plans import PLANS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.launch import (
+from nystromformer.experiments.run import check_workdir
+from nystromformer.experiments.sweep.launch import (
     FAILURE_FILE,
     check_slurm,
     find_state,
     run_locally,
     run_on_slurm,
 )
-from nystromformer.experiments.points import (
+from nystromformer.experiments.sweep.points import (
     Point,
     Settings,
     drop_duplicates,
     make_points,
     parse_grid,
+    write_plan,
 )
-from nystromformer.experiments.sweep_plan import keep_planned_names, write_plan
 from nystromformer.experiments.transfer import check_source
-from nystromformer.experiments.workdir import check_workdir
 from nystromformer.training.checkpoint import saved_steps
 
 CONFIGS = os.path.relpath(Path(__file__).parents[1] / "configs")
@@ -146,7 +145,7 @@ def main(changes: Settings) -> None:
         if flags.FLAGS[name].present and not _CLUSTER.value:
             raise ConfigError(f"--{name} is for SLURM: add --cluster=slurm")
     folder = cli.local_folder(_WORKDIR.value)
-    points = take_planned_names(find_points(changes), folder)
+    points = find_points(changes)
     for point in points:
         # The run of a different config must not be taken for it.
         check_workdir(epath.Path(folder / point.name), point.config)
@@ -178,19 +177,6 @@ def main(changes: Settings) -> None:
         sys.exit(0 if set(states) == {"done"} else 1)
 
 
-def take_planned_names(points: Sequence[Point], folder: Path) -> list[Point]:
-    """Gives points the names that an earlier sweep has given them, and says so.
-
-    Raises:
-      ConfigError: if runs of different settings would have one name.
-    """
-    renamed_points = keep_planned_names(points, folder)
-    for point, renamed in zip(points, renamed_points, strict=True):
-        if point.name != renamed.name:
-            print(f"{point.name}: in this folder {renamed.name}", file=sys.stderr)
-    return drop_duplicates(renamed_points)
-
-
 def check_sources(
     points_to_run: Sequence[Point], points: Sequence[Point], folder: Path
 ) -> None:
@@ -212,7 +198,8 @@ def check_sources(
         if saved_steps(folder / point.name):
             continue
         if point.source is None:
-            check_source(point.config)
+            if point.config.train.init_from:
+                check_source(point.config.train.init_from)
         elif point.source not in names and find_state(folder / point.source) != "done":
             raise ConfigError(
                 f"{point.name} starts from {point.source}, which this sweep does not "
@@ -239,10 +226,7 @@ def _train_here(points: Sequence[Point], folder: Path) -> None:
 
 
 def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Takes the flags of train.py's config, which absl does not know here, out.
-
-    They are --config.group.key=value in all forms that train.py takes: with one dash,
-    in two words and, for a bool, --config.group.key and --noconfig.group.key.
+    """Takes --config.group.key=value, which absl knows in train.py alone, out.
 
     Args:
       words: the command line.
@@ -252,22 +236,12 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """
     other_words = []
     changes = {}
-    remaining = list(words)
-    while remaining:
-        word = remaining.pop(0)
-        flag = re.fullmatch(r"--?(no)?config\.([^=]+)(=.*)?", word, re.DOTALL)
-        if flag is None:
-            other_words.append(word)
-            continue
-        negation, key, value = flag.groups()
-        if negation:
-            changes[key] = "false"
-        elif value is not None:
-            changes[key] = value[1:]
-        elif remaining and not remaining[0].startswith("-"):
-            changes[key] = remaining.pop(0)
+    for word in words:
+        key, equals, value = word.removeprefix("--config.").partition("=")
+        if word.startswith("--config.") and equals:
+            changes[key] = value
         else:
-            changes[key] = "true"
+            other_words.append(word)
     return other_words, changes
 
 

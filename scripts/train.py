@@ -29,11 +29,9 @@ from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli, run
-from nystromformer.experiments.compilation_cache import use_compilation_cache
 from nystromformer.experiments.config_file import config_from_flags, format_config
 from nystromformer.experiments.experiment import build_experiment
 from nystromformer.experiments.objectives import OBJECTIVES
-from nystromformer.training.interrupt import SIGNALS
 
 config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run")
@@ -63,7 +61,7 @@ def main() -> None:
 
     if _DISTRIBUTED.value:
         join_processes()
-    use_compilation_cache()
+    cli.use_compilation_cache()
     experiment = build_experiment(config)
     workdir = epath.Path(_WORKDIR.value).expanduser()
     result = run.run_training(experiment, workdir, _SHARDS.value)
@@ -87,7 +85,7 @@ def join_processes() -> None:
     jax.config.update("jax_enable_compilation_cache", False)
     # jax.distributed has put a C handler under one of these signals. Python still knows
     # its own handler: setting it again puts it back.
-    for signum in SIGNALS:
+    for signum in cli.SIGNALS:
         signal.signal(signum, signal.getsignal(signum))
     if jax.process_index():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open to the end

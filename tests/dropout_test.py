@@ -1,7 +1,7 @@
-"""Dropout by its formula: where it sits, and which part of a key each place draws from.
+"""Dropout draws as it should; models drop by its formula, each place by its own key.
 
-Every expected value is written with the parts of the model, without dropout, and with
-`ops.dropout`, whose own tests are in ops_test.
+Every expected output of a model is written with the parts of the model, without
+dropout, and with `dropout`.
 """
 
 import jax
@@ -10,24 +10,28 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer import factors, ops
+from nystromformer import dropout as core
+from nystromformer import factors
 from nystromformer.attention.softmax import SoftmaxAttention
-from nystromformer.encoder import Encoder
-from nystromformer.heads import (
-    DenoisingClassifier,
-    DenoisingPairClassifier,
+from nystromformer.classifiers import (
     FirstTokenClassifier,
-    MaskedLanguageModel,
-    MaskedOrderModel,
     PairClassifier,
     SequenceClassifier,
     TokenClassifier,
+)
+from nystromformer.dropout import random_uint16
+from nystromformer.encoder import Encoder
+from nystromformer.token_models import (
+    DenoisingClassifier,
+    DenoisingPairClassifier,
+    MaskedLanguageModel,
+    MaskedOrderModel,
 )
 from tests.encoder_cases import INPUTS, MASK, B, D, L, V, call, encoder_config
 from tests.tolerance import TOLERANCE, relative_error
 
 # One operation at a time these would take ten times as long.
-dropout = jax.jit(ops.dropout, static_argnums=1)
+dropout = jax.jit(core.dropout, static_argnums=1)
 softmax_matrix = jax.jit(factors.softmax_matrix)
 
 KEY = jax.random.key(1)
@@ -36,6 +40,91 @@ RATE = 0.4
 SOFTMAX = {"attention": "softmax", "attention_options": {"dropout_rate": 0.2}}
 IDENTITY = {"attention": "identity", "num_layers": 1}
 X = jax.random.normal(jax.random.key(2), (B, L, D))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_keeps_the_mean(rate):
+    count = 10**5
+    out = np.asarray(dropout(jnp.ones(count), rate, KEY))
+    is_kept = out != 0
+    standard_error = np.sqrt(rate * (1 - rate) / count)
+    kept_share = 1 - rate
+    assert abs(is_kept.mean() - kept_share) < 5 * standard_error
+    np.testing.assert_allclose(out[is_kept], 1 / kept_share, rtol=2**-15)
+
+
+def test_dropout_keeps_the_dtype():
+    out = dropout(jnp.ones(3, jnp.bfloat16), 0.1, KEY)
+    assert out.dtype == jnp.bfloat16
+
+
+def test_dropout_of_rate_zero_or_without_a_key_is_the_identity():
+    x = jnp.arange(5.0)
+    assert core.dropout(x, 0.0, KEY) is x
+    assert core.dropout(x, 0.3, None) is x
+
+
+def test_dropout_of_nearly_all_leaves_finite_numbers():
+    rate = 1 - 2.0**-18
+    out = np.asarray(dropout(jnp.ones(2**20), rate, KEY))
+    assert 0 < (out > 0).mean() < 2**-14
+    assert out.max() == 2**16
+
+
+NUM_WORDS = 2**16
+
+
+@pytest.fixture(scope="module")
+def random_bytes():
+    """The four bytes of each random word, uint8 [4, NUM_WORDS, 4], of four keys."""
+    draw = jax.jit(random_uint16, static_argnums=1)
+    keys = jax.random.split(KEY, 4)
+    shape = (64, NUM_WORDS // 32)
+    halves = np.stack([draw(key, shape) for key in keys])
+    bytes_of_keys = halves.reshape(4, -1).view(np.uint8)
+    return bytes_of_keys.reshape(4, NUM_WORDS, 4)
+
+
+@pytest.fixture(scope="module")
+def random_signs(random_bytes):
+    """The bits of each random word as −1 and 1, float32 [4, NUM_WORDS, 32]."""
+    bits = np.unpackbits(random_bytes, axis=2)
+    return 2 * bits.astype(np.float32) - 1
+
+
+def test_bits_of_random_uint16_are_balanced(random_signs):
+    assert abs(random_signs.mean(1)).max() < 5 / np.sqrt(NUM_WORDS)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_bytes_of_random_uint16_are_uniform(random_bytes, place):
+    """χ² has 255 degrees of freedom."""
+    values = random_bytes[:, :, place].ravel()
+    expected = values.size / 256
+    differences = np.bincount(values, minlength=256) - expected
+    chi_squared = np.sum(differences**2) / expected
+    assert abs(chi_squared - 255) < 5 * np.sqrt(2 * 255)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 32, 64, 128, 2048])
+def test_neighbours_of_random_uint16_are_not_correlated(random_signs, lag):
+    signs = random_signs[0]
+    correlation = signs[lag:].T @ signs[:-lag] / NUM_WORDS
+    assert abs(correlation).max() < 5 / np.sqrt(NUM_WORDS)
+
+
+def test_random_uint16_of_keys_split_from_one_are_not_correlated(random_signs):
+    signs = random_signs.reshape(4, -1)
+    correlation = signs @ signs.T / signs.shape[1]
+    assert abs(correlation - np.eye(4)).max() < 5 / np.sqrt(signs.shape[1])
+
+
+def test_random_uint16_are_the_same_on_every_device(monkeypatch):
+    def run_all(**branches):
+        return [np.asarray(function()) for function in branches.values()]
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", run_all)
+    np.testing.assert_array_equal(*random_uint16(KEY, (3, 5, 7)))
 
 
 def check(actual, expected):

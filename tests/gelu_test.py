@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer.encoder import Mlp
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.heads import MaskedLanguageModel
-from nystromformer.layers import Mlp
+from nystromformer.token_models import MaskedLanguageModel
 from tests import paper
 
 D = 8

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 from scipy import stats
 
-from nystromformer import heads
+from nystromformer import classifiers, token_models
 from nystromformer.attention import make_attention
 from nystromformer.encoder import EncoderConfig
 from nystromformer.training.step import leaves_by_name, split_weights
@@ -93,24 +93,26 @@ def config(*, vocab_size=V, input_dim=None, num_token_types=2, norm="pre"):
 
 FEATURES = config(vocab_size=None, input_dim=24, num_token_types=0)
 MODELS = {
-    "classifier": lambda rngs: heads.SequenceClassifier(
+    "classifier": lambda rngs: classifiers.SequenceClassifier(
         config(), num_classes=10, pooling="cls_token", rngs=rngs
     ),
-    "pairs": lambda rngs: heads.PairClassifier(config(), num_classes=10, rngs=rngs),
-    "features": lambda rngs: heads.SequenceClassifier(
+    "pairs": lambda rngs: classifiers.PairClassifier(
+        config(), num_classes=10, rngs=rngs
+    ),
+    "features": lambda rngs: classifiers.SequenceClassifier(
         FEATURES, num_classes=10, rngs=rngs
     ),
-    "first token": lambda rngs: heads.FirstTokenClassifier(
+    "first token": lambda rngs: classifiers.FirstTokenClassifier(
         config(norm="post"), num_classes=10, rngs=rngs
     ),
-    "each token": lambda rngs: heads.TokenClassifier(
+    "each token": lambda rngs: classifiers.TokenClassifier(
         config(), num_classes=10, rngs=rngs
     ),
-    "denoising": lambda rngs: heads.DenoisingPairClassifier(
+    "denoising": lambda rngs: token_models.DenoisingPairClassifier(
         config(), num_classes=10, rngs=rngs
     ),
-    "masked tokens": lambda rngs: heads.MaskedLanguageModel(config(), rngs=rngs),
-    "order": lambda rngs: heads.MaskedOrderModel(config(), rngs=rngs),
+    "masked tokens": lambda rngs: token_models.MaskedLanguageModel(config(), rngs=rngs),
+    "order": lambda rngs: token_models.MaskedOrderModel(config(), rngs=rngs),
 }
 
 

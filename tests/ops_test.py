@@ -1,4 +1,6 @@
-"""Dropout draws as it should; products are those of jax, with fewer digits lost."""
+"""Operations: exact on every device, with no digits lost, in products and gradients."""
+
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -7,103 +9,192 @@ import pytest
 from flax import nnx
 
 from nystromformer.dot_product import attend
+from nystromformer.dropout import dropout
+from nystromformer.encoder import Encoder, make_norm
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.layers import make_norm
 from nystromformer.nystrom import segment_means
-from nystromformer.ops import dense, dropout, layer_norm, random_uint16
+from nystromformer.ops import (
+    MAX_IDS_BY_PRODUCT,
+    dense,
+    first_valid_positions,
+    layer_norm,
+    ranks,
+    sum_rows,
+    take_rows,
+    tensor_core_precision,
+    to_blocks,
+    to_blocks_with_margins,
+)
+from tests.attention.cases import normal
 from tests.tolerance import TOLERANCE, relative_error
 
-KEY = jax.random.key(1)
-compiled_dropout = jax.jit(dropout, static_argnums=1)
+FEATURES = 5
+FEW = 7
+MANY = MAX_IDS_BY_PRODUCT + 9
 
 
 def random_array(seed, *shape):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), "float32")
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_keeps_the_mean(rate):
-    count = 10**5
-    out = np.asarray(compiled_dropout(jnp.ones(count), rate, KEY))
-    is_kept = out != 0
-    standard_error = np.sqrt(rate * (1 - rate) / count)
-    kept_share = 1 - rate
-    assert abs(is_kept.mean() - kept_share) < 5 * standard_error
-    np.testing.assert_allclose(out[is_kept], 1 / kept_share, rtol=2**-15)
+@pytest.mark.parametrize(
+    ("capability", "is_before_ampere"), [("7.5", True), ("10.0", False)]
+)
+def test_tensor_core_precision_is_of_ampere_and_later(
+    monkeypatch, capability, is_before_ampere
+):
+    gpu = SimpleNamespace(compute_capability=capability)
+    monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
+    assert (tensor_core_precision(jnp.float32) == "highest") == is_before_ampere
 
 
-def test_dropout_keeps_the_dtype():
-    out = compiled_dropout(jnp.ones(3, jnp.bfloat16), 0.1, KEY)
-    assert out.dtype == jnp.bfloat16
+@pytest.mark.parametrize("length", [1, 5, 6, 13])
+def test_blocks_hold_every_token_once_and_then_zeros(length):
+    x = np.arange(1, 2 * length + 1).reshape(length, 2)
+    blocks = np.asarray(to_blocks(jnp.asarray(x), 5))
+    assert blocks.shape == (-(-length // 5), 5, 2)
+    flat = blocks.reshape(-1, 2)
+    np.testing.assert_array_equal(flat[:length], x)
+    assert not flat[length:].any()
 
 
-def test_dropout_of_rate_zero_or_without_a_key_is_the_identity():
-    x = jnp.arange(5.0)
-    assert dropout(x, 0.0, KEY) is x
-    assert dropout(x, 0.3, None) is x
+@pytest.mark.parametrize("length", [1, 5, 13, 23])
+@pytest.mark.parametrize(("size", "margin"), [(5, 0), (5, 2), (5, 5), (7, 3)])
+def test_margins_are_the_neighbours_and_zeros_beyond_the_ends(length, size, margin):
+    x = np.arange(1, 2 * length + 1).reshape(length, 2)
+    blocks = to_blocks_with_margins(jnp.asarray(x), size, margin)
+    num_blocks = -(-length // size)
+    # Zeros stand in front, and behind to the margin of the last block.
+    room_behind = num_blocks * size - length + margin
+    padded = np.pad(x, ((margin, room_behind), (0, 0)))
+    assert len(blocks) == num_blocks
+    for c, block in enumerate(blocks):
+        expected = padded[c * size : c * size + size + 2 * margin]
+        np.testing.assert_array_equal(block, expected)
 
 
-def test_dropout_of_nearly_all_leaves_finite_numbers():
-    rate = 1 - 2.0**-18
-    out = np.asarray(compiled_dropout(jnp.ones(2**20), rate, KEY))
-    assert 0 < (out > 0).mean() < 2**-14
-    assert out.max() == 2**16
+@pytest.mark.parametrize("length", [1, 7, 1024, 1031, 5003])
+def test_ranks_count_what_came_before(length):
+    mask = np.random.default_rng(length).random(length) < 0.6
+    np.testing.assert_array_equal(ranks(jnp.asarray(mask)), np.cumsum(mask))
 
 
-NUM_WORDS = 2**16
+def test_first_valid_positions_are_the_first_positions_and_then_the_last_token():
+    mask = jnp.array([False, True, True, False, True, False])
+    assert first_valid_positions(mask, 2).tolist() == [1, 2]
+    assert first_valid_positions(mask, 5).tolist() == [1, 2, 4, 5, 5]
 
 
-@pytest.fixture(scope="module")
-def random_bytes():
-    """The four bytes of each random word, uint8 [4, NUM_WORDS, 4], of four keys."""
-    draw = jax.jit(random_uint16, static_argnums=1)
-    keys = jax.random.split(KEY, 4)
-    shape = (64, NUM_WORDS // 32)
-    halves = np.stack([draw(key, shape) for key in keys])
-    bytes_of_keys = halves.reshape(4, -1).view(np.uint8)
-    return bytes_of_keys.reshape(4, NUM_WORDS, 4)
+def make_ids(num_ids):
+    """Ids [3, 11], a third of them 0, as padding is."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, num_ids, (3, 11)) * (rng.random((3, 11)) < 0.7)
 
 
-@pytest.fixture(scope="module")
-def random_signs(random_bytes):
-    """The bits of each random word as −1 and 1, float32 [4, NUM_WORDS, 32]."""
-    bits = np.unpackbits(random_bytes, axis=2)
-    return 2 * bits.astype(np.float32) - 1
+@pytest.fixture(params=["cpu", "cuda", "default"])
+def device(request, monkeypatch):
+    """Takes the branch of that device; a CPU computes it."""
+
+    def take_branch(*args, **branches):
+        return branches[request.param](*args)
+
+    if request.param != "cpu":
+        monkeypatch.setattr(jax.lax, "platform_dependent", take_branch)
 
 
-def test_bits_of_random_uint16_are_balanced(random_signs):
-    assert abs(random_signs.mean(1)).max() < 5 / np.sqrt(NUM_WORDS)
+@pytest.mark.parametrize("num_ids", [FEW, MANY])
+def test_take_rows_has_the_gradient_of_an_indexed_array(device, num_ids):
+    ids = make_ids(num_ids)
+    table = jnp.asarray(normal(0, num_ids, FEATURES), "float32")
+    cotangent = jnp.asarray(normal(1, *ids.shape, FEATURES), "float32")
+    rows, pull_back = jax.vjp(lambda table: take_rows(table, jnp.asarray(ids)), table)
+    np.testing.assert_array_equal(rows, np.asarray(table)[ids])
+
+    expected = np.zeros((num_ids, FEATURES))
+    np.add.at(expected, ids, np.asarray(cotangent, float))
+    (actual,) = pull_back(cotangent)
+    assert actual.dtype == jnp.float32
+    assert relative_error(actual, expected) <= TOLERANCE["float32"]
 
 
-@pytest.mark.parametrize("place", range(4))
-def test_bytes_of_random_uint16_are_uniform(random_bytes, place):
-    """χ² has 255 degrees of freedom."""
-    values = random_bytes[:, :, place].ravel()
-    expected = values.size / 256
-    differences = np.bincount(values, minlength=256) - expected
-    chi_squared = np.sum(differences**2) / expected
-    assert abs(chi_squared - 255) < 5 * np.sqrt(2 * 255)
+@pytest.mark.parametrize("num_ids", [FEW, MANY])
+def test_take_rows_of_ids_outside_the_table_are_nan_and_add_to_no_gradient(
+    device, num_ids
+):
+    ids = jnp.array([-1, 2, num_ids, -num_ids])
+    table = jnp.ones((num_ids, FEATURES))
+    rows, pull_back = jax.vjp(lambda table: take_rows(table, ids), table)
+    (gradient,) = pull_back(jnp.ones_like(rows))
+    assert np.isnan(rows[ids != 2]).all()
+    expected = np.zeros_like(table)
+    expected[2] = 1
+    np.testing.assert_array_equal(rows[1], table[2])
+    np.testing.assert_array_equal(gradient, expected)
 
 
-@pytest.mark.parametrize("lag", [1, 2, 3, 32, 64, 128, 2048])
-def test_neighbours_of_random_uint16_are_not_correlated(random_signs, lag):
-    signs = random_signs[0]
-    correlation = signs[lag:].T @ signs[:-lag] / NUM_WORDS
-    assert abs(correlation).max() < 5 / np.sqrt(NUM_WORDS)
+@pytest.mark.parametrize("num_ids", [FEW, MANY])
+def test_take_rows_of_bfloat16_has_a_gradient_of_bfloat16(device, num_ids):
+    table = jnp.ones((num_ids, FEATURES), "bfloat16")
+    ids = jnp.asarray(make_ids(num_ids))
+    rows, pull_back = jax.vjp(lambda table: take_rows(table, ids), table)
+    (gradient,) = pull_back(jnp.ones_like(rows))
+    assert gradient.dtype == jnp.bfloat16
+    counts = np.bincount(ids.ravel(), minlength=num_ids)
+    np.testing.assert_array_equal(gradient, np.tile(counts[:, None], FEATURES))
 
 
-def test_random_uint16_of_keys_split_from_one_are_not_correlated(random_signs):
-    signs = random_signs.reshape(4, -1)
-    correlation = signs @ signs.T / signs.shape[1]
-    assert abs(correlation - np.eye(4)).max() < 5 / np.sqrt(signs.shape[1])
+@pytest.mark.parametrize("num_ids", [FEW, MANY])
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_take_rows_of_bfloat16_compiles_for_every_platform(platform, num_ids):
+    def total(table, ids):
+        return take_rows(table, ids).sum()
+
+    table = jax.ShapeDtypeStruct((num_ids, FEATURES), jnp.bfloat16)
+    ids = jax.ShapeDtypeStruct((3, 11), jnp.int32)
+    jax.jit(jax.grad(total)).trace(table, ids).lower(lowering_platforms=(platform,))
 
 
-def test_random_uint16_are_the_same_on_every_device(monkeypatch):
-    def run_all(**branches):
-        return [np.asarray(function()) for function in branches.values()]
+def test_take_rows_by_ids_of_a_dtype_that_does_not_reach_the_last_row(device):
+    """Neither as an id nor, for ids that are left out, as the number of rows."""
+    ids = jnp.asarray([0, 0, 3, 255], jnp.uint8)
+    table = jnp.ones((300, FEATURES))
+    rows, pull_back = jax.vjp(lambda table: take_rows(table, ids), table)
+    (gradient,) = pull_back(jnp.ones_like(rows))
+    counts = np.bincount(ids, minlength=300)
+    np.testing.assert_array_equal(gradient, np.tile(counts[:, None], FEATURES))
 
-    monkeypatch.setattr(jax.lax, "platform_dependent", run_all)
-    np.testing.assert_array_equal(*random_uint16(KEY, (3, 5, 7)))
+
+def test_sum_rows_leaves_out_the_last_id(device):
+    x = jnp.asarray(normal(0, 11, FEATURES), "float32")
+    ids = make_ids(FEW)[0]
+    expected = np.zeros((2, FEATURES))
+    for row, number in zip(np.asarray(x), ids, strict=True):
+        if number < 2:
+            expected[number] += row
+    actual = sum_rows(x, jnp.minimum(ids, 2), 2)
+    assert relative_error(actual, expected) <= TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("num_ids", [FEW, MANY])
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_only_a_cpu_scatters_the_gradient_of_a_small_vocabulary(num_ids, platform):
+    config = EncoderConfig(
+        vocab_size=num_ids, max_length=11, num_layers=1, attention="identity"
+    )
+    graphdef, state = nnx.split(Encoder(config, rngs=nnx.Rngs(0)))
+
+    def total(state, ids):
+        out, _ = nnx.merge(graphdef, state)(ids)
+        return out.sum()
+
+    ids = jax.ShapeDtypeStruct((3, 11), jnp.int32)
+    gradient = jax.jit(jax.grad(total)).trace(state, ids)
+    text = gradient.lower(lowering_platforms=(platform,)).as_text()
+    # On a GPU that of id 0 is written into the gradient by another scatter.
+    expected = {"cpu": 1, "cuda": 2, "tpu": 1}
+    if num_ids == FEW:
+        expected = {"cpu": 1, "cuda": 0, "tpu": 0}
+    assert text.count('"stablehlo.scatter"(') == expected[platform]
 
 
 @pytest.mark.parametrize(("platform", "products"), [("cuda", 2), ("tpu", 0)])
@@ -115,7 +206,7 @@ def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, product
         return attend(landmarks, x, x, are_keys_shared=True).sum()
 
     x = jnp.ones((3, 7, 5))
-    keys = jax.random.split(KEY, 3)
+    keys = jax.random.split(jax.random.key(1), 3)
     gradient = jax.jit(jax.vmap(jax.value_and_grad(total)))
     lowered = gradient.trace(x, keys).lower(lowering_platforms=(platform,))
     # Forward and gradient, each with the six products of bfloat16 parts.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.pooling import pool_last, pool_max, pool_mean, pool_padded_mean
+from nystromformer.classifiers import pool_last, pool_max, pool_mean, pool_padded_mean
 from tests.tolerance import TOLERANCE, relative_error
 
 # Batch, length and the size of the vectors.

@@ -1,6 +1,5 @@
 """What the README, the pages in docs/ and the results say: run, or read in records."""
 
-import json
 import os
 import re
 import shlex
@@ -17,6 +16,7 @@ from lra_tasks.task import TASKS, DataError, get_task
 from nystromformer import attention, make_attention
 from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.config_file import load_config
+from nystromformer.experiments.report.records import read_records
 from tests.commands import ROOT, Commands
 
 README = ROOT / "README.md"
@@ -245,11 +245,12 @@ def read_quick_records(column: str) -> dict[str, list[float]]:
       the best floor.
     """
     rows: dict[str, list[float]] = {}
-    records = ROOT / "results/quick_tasks/records"
-    # The names end in the seed.
-    for folder in sorted(records.glob(f"{column.lower()}-*")):
-        result = json.loads((folder / "result.json").read_text())
-        options = json.loads((folder / "config.json").read_text())["attention"]
+    # They are sorted by their names, which end in the seed.
+    for record in read_records([ROOT / "results/quick_tasks"]):
+        result = record["result"]
+        options = record["config"]["attention"]
+        if result["task"] != column.lower():
+            continue
         name = options["name"]
         row = ROW_NAMES.get((name, options.get("conv_kernel_size")), name)
         rows.setdefault(row, []).append(100 * result["test_accuracy"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer import layers
+from nystromformer import encoder
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.rotary import rotate_by_position
 from tests import paper
@@ -161,7 +161,7 @@ def test_a_shift_is_seen_by_vectors_that_grow_with_their_position(monkeypatch):
         scale = (1 + jnp.arange(x.shape[1])) / L
         return rotate_by_position(x) * scale[None, :, None, None]
 
-    monkeypatch.setattr(layers, "rotate_by_position", rotate_and_scale)
+    monkeypatch.setattr(encoder, "rotate_by_position", rotate_and_scale)
     assert error_of_a_shift("rotary") > 0.01
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer import layers
+from nystromformer import encoder
 from nystromformer.encoder import Encoder, EncoderConfig
 from nystromformer.short_conv import short_conv
 from tests.attention import cases
@@ -144,7 +144,7 @@ def test_encoder_with_short_conv_keeps_padding_out(attention, norm, monkeypatch)
     np.testing.assert_array_equal(out, expected)
     np.testing.assert_array_equal(gradient, expected_gradient)
 
-    monkeypatch.setattr(layers, "zero_masked", lambda x, mask: x)
+    monkeypatch.setattr(encoder, "zero_masked", lambda x, mask: x)
     out = compile_output(model)(OTHER_PADDING, MASK)
     assert relative_error(out, expected) > 1e-3
 

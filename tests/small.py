@@ -1,15 +1,20 @@
 """Small settings that several tests share: they compile and train in seconds."""
 
+import contextlib
 import json
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import pytest
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.config import Config
+from nystromformer.errors import Interrupted
+from nystromformer.experiments.cli import StopFlag
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun
@@ -18,9 +23,9 @@ from nystromformer.training.step import split_weights
 # A test may load a run whose module registers an attention of its own. This is the
 # table without it, whatever ran before in this process.
 BUILT_IN_ATTENTIONS = {
-    name: cls
-    for name, cls in ATTENTIONS.items()
-    if cls.__module__.startswith("nystromformer.")
+    name: find_attention(name)
+    for name in ATTENTIONS
+    if find_attention(name).__module__.startswith("nystromformer.")
 }
 CONFIGS = Path(__file__).parents[1] / "configs"
 # Flags of scripts/train.py.
@@ -52,6 +57,20 @@ def make_config(arg: str = "nystrom", task: str = "listops", **changes) -> Confi
 def prefixed(group: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Names the options of a group as `make_config` takes them: model__pooling."""
     return {f"{group}__{key}": value for key, value in options.items()}
+
+
+@contextlib.contextmanager
+def stopped_at_once() -> Iterator[None]:
+    """Stops a run after its first chunk, as SIGTERM does."""
+
+    def enter(stop: StopFlag) -> StopFlag:
+        stop.signum = signal.SIGTERM
+        return stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StopFlag, "__enter__", enter)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM at step 1"):
+            yield
 
 
 def untrained(arg: str, task: str = "listops", **changes) -> TrainedRun:

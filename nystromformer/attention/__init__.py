@@ -1,5 +1,6 @@
 """Every attention behind one signature: a file for each, and a line in ATTENTIONS."""
 
+import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -7,28 +8,19 @@ from typing import Any
 from flax import nnx
 
 from nystromformer.attention.base import Attention
-from nystromformer.attention.bigbird import BigBirdAttention
-from nystromformer.attention.efficient import EfficientAttention
-from nystromformer.attention.identity import IdentityAttention
-from nystromformer.attention.linear import LinearAttention
-from nystromformer.attention.linformer import LinformerAttention
-from nystromformer.attention.longformer import LongformerAttention
-from nystromformer.attention.nystrom import NystromAttention
-from nystromformer.attention.performer import PerformerAttention
-from nystromformer.attention.reformer import ReformerAttention
-from nystromformer.attention.softmax import SoftmaxAttention
 
-ATTENTIONS: dict[str, type[Attention]] = {
-    "nystrom": NystromAttention,
-    "softmax": SoftmaxAttention,
-    "bigbird": BigBirdAttention,
-    "efficient": EfficientAttention,
-    "linear": LinearAttention,
-    "linformer": LinformerAttention,
-    "longformer": LongformerAttention,
-    "performer": PerformerAttention,
-    "reformer": ReformerAttention,
-    "identity": IdentityAttention,
+# Name -> "module:class", or the class of an attention that was registered.
+ATTENTIONS: dict[str, str | type[Attention]] = {
+    "nystrom": "nystromformer.attention.nystrom:NystromAttention",
+    "softmax": "nystromformer.attention.softmax:SoftmaxAttention",
+    "bigbird": "nystromformer.attention.bigbird:BigBirdAttention",
+    "efficient": "nystromformer.attention.efficient:EfficientAttention",
+    "linear": "nystromformer.attention.linear:LinearAttention",
+    "linformer": "nystromformer.attention.linformer:LinformerAttention",
+    "longformer": "nystromformer.attention.longformer:LongformerAttention",
+    "performer": "nystromformer.attention.performer:PerformerAttention",
+    "reformer": "nystromformer.attention.reformer:ReformerAttention",
+    "identity": "nystromformer.attention.identity:IdentityAttention",
 }
 
 # Keys of the group `attention` of every config, which no option may have as its name.
@@ -50,9 +42,10 @@ def register_attention(name: str, cls: type[Attention]) -> None:
       ValueError: another class has the name, an option has the name of a key of every
         config, or `paper_options` has an unknown option or a wrong type.
     """
-    registered = ATTENTIONS.get(name)
-    if registered is not None and not _is_same_class(registered, cls):
-        raise ValueError(f"the name {name!r} is taken by {registered}")
+    if name in ATTENTIONS:
+        registered = find_attention(name)
+        if not _is_same_class(registered, cls):
+            raise ValueError(f"the name {name!r} is taken by {registered}")
     for option in cls.options():
         if option in CONFIG_KEYS:
             raise ValueError(
@@ -90,11 +83,24 @@ def _file_name(cls: type) -> str | None:
     return None
 
 
-def check_attention(name: str, options: Mapping[str, Any]) -> None:
-    """Raises ValueError for an unknown attention, an unknown option or a wrong type."""
+def find_attention(name: str) -> type[Attention]:
+    """Finds the class of a name in `ATTENTIONS`, and imports its module if need be.
+
+    Raises:
+      ValueError: an unknown name.
+    """
     if name not in ATTENTIONS:
         raise ValueError(f"unknown attention {name!r}; known: {', '.join(ATTENTIONS)}")
-    ATTENTIONS[name].check_options(options)
+    attention = ATTENTIONS[name]
+    if isinstance(attention, str):
+        module, _, class_name = attention.partition(":")
+        attention = getattr(importlib.import_module(module), class_name)
+    return attention
+
+
+def check_attention(name: str, options: Mapping[str, Any]) -> None:
+    """Raises ValueError for an unknown attention, an unknown option or a wrong type."""
+    find_attention(name).check_options(options)
 
 
 def make_attention(
@@ -113,7 +119,7 @@ def make_attention(
         nystrom     num_landmarks=64, num_pinv_iters=6, conv_kernel_size=0,
                     landmark_padding="mask", landmarks="segment_means",
                     landmark_seed=0, pinv="iterative", pinv_init="per_matrix",
-                    fused=False
+                    pinv_kernel=False, fused=False
         softmax     dropout_rate=0.0, fused=True
         bigbird     block_size=64, num_random_blocks=3
         efficient   none
@@ -144,7 +150,7 @@ def make_attention(
       ValueError: an unknown name or option, or an invalid value.
     """
     check_attention(name, options)
-    return ATTENTIONS[name](
+    return find_attention(name)(
         num_heads=num_heads,
         head_dim=head_dim,
         max_length=max_length,

@@ -1,4 +1,4 @@
-"""The base class of all attentions.
+"""The base class of all attentions: their signature, their checks and their options.
 
 Every attention can be passed as `attention_fn` to the attention layers of Flax, nnx and
 linen, and called like `jax.nn.dot_product_attention`: they share one signature. A
@@ -8,28 +8,42 @@ Letters: B batch, T query length, S key length, N heads, H head dim, E value dim
 """
 
 import functools
-from collections.abc import Mapping
-from typing import Any, ClassVar
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypedDict
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.linen import module as linen_module
 
-from nystromformer.attention.inputs import (
-    check_bias,
-    check_shapes,
-    floating_dtype,
-    key_mask,
-    queries_that_count,
-    zero_garbage,
-)
-from nystromformer.attention.linen_guard import refuse_linen
-from nystromformer.attention.options import Configurable
-from nystromformer.ops import zero_masked
+from nystromformer.ops import mask_of_queries, zero_masked
+from nystromformer.validation import check_type
+
+# A query that does not count is garbage from this size on: no network makes such
+# numbers, and its scores might overflow.
+LARGEST_QUERY = 2.0**64
 
 
-class Attention(nnx.Module, Configurable):
+class CommonArguments(TypedDict):
+    """The arguments of every attention, which are no options; see `Attention`."""
+
+    num_heads: int
+    head_dim: int
+    max_length: int
+    rngs: nnx.Rngs
+
+
+class Attention(nnx.Module):
     """The base class of all attentions; a subclass writes `attend`.
+
+    Its options are the keyword arguments of its `__init__`. They are found there with
+    their types and defaults, and so are those of the parent class, where `__init__`
+    passes the others on to it:
+
+        def __init__(self, *, window: int = 256, **common: Unpack[CommonArguments]):
+            super().__init__(**common)
+            self.window = window
 
     Attributes that a subclass may set:
       num_projections: how many projections of its inputs a model makes for it, so that
@@ -45,6 +59,8 @@ class Attention(nnx.Module, Configurable):
         on its padding.
       batch_sensitive: option -> the value with which the output of an example depends
         on the other examples of its batch.
+      paper_options: option -> its value in the paper's experiments, where that is not
+        the default.
     """
 
     num_projections = 3
@@ -54,6 +70,7 @@ class Attention(nnx.Module, Configurable):
     size_option: ClassVar[str | None] = None
     padding_sensitive: ClassVar[Mapping[str, Any]] = {}
     batch_sensitive: ClassVar[Mapping[str, Any]] = {}
+    paper_options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self,
@@ -123,8 +140,8 @@ class Attention(nnx.Module, Configurable):
 
         Raises:
           ValueError: shapes that do not fit, integers without a dtype, an argument that
-            needs the [T, S] weights, which do not exist here, or cross attention where
-            the attention has none.
+            needs the [T, S] weights, which do not exist here, cross attention where the
+            attention has none, or an attribute of a subclass that has no hash.
         """
         refuse_linen(self)
         check_shapes(query, key, value)
@@ -139,13 +156,17 @@ class Attention(nnx.Module, Configurable):
             self._refuse("sow_weights=True", query, key)
 
         if mask is not None:
-            mask = key_mask(mask, batch=key.shape[0], length=key.shape[1])
+            mask = check_key_mask(mask, batch=key.shape[0], length=key.shape[1])
         self._check_sizes(query, key, query_mask)
-        query_mask = queries_that_count(query_mask, query, key, mask)
+        if query_mask is not None:
+            query_mask = check_query_mask(query_mask, *query.shape[:2])
         dtype = floating_dtype(dtype, query, key, value)
         attention = self if deterministic else self.for_training(dropout_rng)
+        graphdef, state = nnx.split(attention)
+        _check_hashable(type(self).__name__, graphdef)
         return _attend_heads(
-            *nnx.split(attention),
+            graphdef,
+            state,
             query=query.astype(dtype),
             key=key.astype(dtype),
             value=value.astype(dtype),
@@ -185,7 +206,8 @@ class Attention(nnx.Module, Configurable):
           key: [B, S, N, H].
           value: [B, S, N, E].
           mask: [B, S] bool, True = attend, or None.
-          query_mask: [B, T] bool, True = the query counts, or None.
+          query_mask: [B, T] bool, True = the query counts. None: `mask_of_queries`
+            says which.
           precision: the precision of the large products.
 
         Returns:
@@ -205,6 +227,9 @@ class Attention(nnx.Module, Configurable):
             query_mask: jax.Array | None,
             *head_arrays: jax.Array,
         ) -> jax.Array:
+            query_mask = mask_of_queries(
+                query_mask, mask, num_queries=len(query), num_keys=len(key)
+            )
             # The padding is zeroed once, here, so that XLA keeps one copy of the result
             # for all that follows.
             query = zero_garbage(query, query_mask)
@@ -292,6 +317,79 @@ class Attention(nnx.Module, Configurable):
             f"which {type(self).__name__} never forms: take softmax attention"
         )
 
+    @classmethod
+    def options(cls) -> dict[str, inspect.Parameter]:
+        """The options by name, each with its annotation and its default."""
+        options = {}
+        for owner in _owners_of_options(cls):
+            options |= _own_options(owner)
+        return options
+
+    @classmethod
+    def init_defaults(cls) -> dict[str, Any]:
+        """The options that `__init__` does not require, with its defaults."""
+        return {
+            name: parameter.default
+            for name, parameter in cls.options().items()
+            if parameter.default is not parameter.empty
+        }
+
+    @classmethod
+    def complete_options(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns these options with the defaults of all others."""
+        return {**cls.init_defaults(), **values}
+
+    @classmethod
+    def config_defaults(cls) -> dict[str, Any]:
+        """The options with which configs and benchmarks start.
+
+        Those are the paper's: `paper_options`, and the defaults of the others. If a
+        class changes the default of an option of its parent class, its configs have
+        the new default as well, whatever the parent's `paper_options` say.
+        """
+        values = {}
+        for owner in _owners_of_options(cls):
+            for name, parameter in _own_options(owner).items():
+                if parameter.default is not parameter.empty:
+                    values[name] = parameter.default
+            values |= vars(owner).get("paper_options", {})
+        return values
+
+    @classmethod
+    def check_options(cls, values: Mapping[str, Any]) -> None:
+        """Checks the names and the types of options.
+
+        Args:
+          values: option -> value.
+
+        Raises:
+          ValueError: an unknown option, or one of a wrong type.
+        """
+        options = cls.options()
+        for name, value in values.items():
+            if name not in options:
+                known_names = ", ".join(options) or "none"
+                raise ValueError(
+                    f"{cls.__name__} has no option {name!r}; known: {known_names}"
+                )
+            annotation = options[name].annotation
+            if annotation is not inspect.Parameter.empty:
+                check_type(f"{name} of {cls.__name__}", value, annotation)
+
+
+def _check_hashable(class_name: str, graphdef: nnx.GraphDef[Attention]) -> None:
+    """Raises ValueError if `jax.jit` cannot tell whether two attentions are equal."""
+    attributes: Any = graphdef.attributes
+    for name, attribute in attributes:
+        try:
+            hash(attribute)
+        except TypeError as error:
+            raise ValueError(
+                f"the attribute {name!r} of {class_name} is {attribute.value!r}, which "
+                "has no hash, and jax.jit looks up programs by it: make it a tuple or "
+                "an array, or an nnx.List or nnx.Dict"
+            ) from error
+
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "precision"))
 def _attend_heads(
@@ -310,3 +408,221 @@ def _attend_heads(
     """
     attention = nnx.merge(graphdef, state)
     return attention.attend_heads(query, key, value, mask, query_mask, precision)
+
+
+def refuse_linen(attention: nnx.Module) -> None:
+    """Refuses an attention with parameters if the caller is a linen module.
+
+    linen sees no nnx.Param. flax has no public way to ask which module is running.
+
+    Raises:
+      ValueError: a linen module runs, and the attention has parameters.
+    """
+    caller = linen_module._context.module_stack[-1]  # noqa: SLF001
+    if caller is None or isinstance(caller, nnx.bridge.ToLinen):
+        return
+    parameters = jax.tree.leaves(nnx.state(attention, nnx.Param))
+    if parameters:
+        num_parameters = sum(parameter.size for parameter in parameters)
+        raise ValueError(
+            f"{type(attention).__name__} has {num_parameters:,} parameters, which "
+            f"linen's {type(caller).__name__} would never train: use flax.nnx, or the "
+            "whole nnx model by flax.nnx.bridge.ToLinen"
+        )
+
+
+def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
+    """Raises ValueError unless shapes are [B, T, N, H], [B, S, N, H], [B, S, N, E].
+
+    S is at least 1, as there is no mean over no values. Queries and keys have the same
+    number of heads: grouped-query attention is an error.
+    """
+    if query.ndim == 3:
+        raise ValueError(
+            f"query must be [B, T, N, H], got {query.shape}: add a batch axis to the "
+            "inputs, as in x[None]"
+        )
+    has_four_axes = query.ndim == key.ndim == value.ndim == 4
+    if has_four_axes and query.shape[2] > key.shape[2]:
+        raise ValueError(
+            f"query has {query.shape[2]} heads and key {key.shape[2]}: repeat those of "
+            "key and value, as in jnp.repeat(key, num_repeats, axis=2)"
+        )
+    fits_key = has_four_axes and (
+        query.shape[0] == key.shape[0] and query.shape[2:] == key.shape[2:]
+    )
+    if not fits_key or value.shape[:3] != key.shape[:3]:
+        raise ValueError(
+            "query, key and value must be [B, T, N, H], [B, S, N, H], [B, S, N, E]; "
+            f"got {query.shape}, {key.shape}, {value.shape}"
+        )
+    if key.shape[1] == 0:
+        raise ValueError(f"there must be at least one key, got key {key.shape}")
+
+
+def floating_dtype(
+    dtype: jax.typing.DTypeLike | None, *arrays: jax.Array
+) -> jax.typing.DTypeLike:
+    """The dtype of an attention's result: the one asked for, or that of its arrays.
+
+    Raises:
+      ValueError: for a dtype of integers, since the result would be rounded.
+    """
+    dtype = dtype or jnp.result_type(*arrays)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(
+            "query, key and value must be floating-point numbers, got "
+            f"{jnp.dtype(dtype)}: pass dtype=jnp.float32, or convert them"
+        )
+    return dtype
+
+
+def with_four_axes(
+    name: str, array: jax.typing.ArrayLike, shape: Sequence[int]
+) -> jax.Array:
+    """Puts axes of size 1 in front of a mask or a bias, so that it has four.
+
+    Args:
+      name: "mask", "query_mask" or "bias", for the message.
+      array: any array of at most four axes.
+      shape: the four sizes that it must broadcast to.
+
+    Raises:
+      ValueError: it does not broadcast to that shape.
+    """
+    array = jnp.asarray(array)
+    sizes = (1,) * (4 - array.ndim) + array.shape
+    fits = len(sizes) == len(shape) and all(
+        size in (1, full_size) for size, full_size in zip(sizes, shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"a {name} of shape {array.shape} does not broadcast to {tuple(shape)}"
+        )
+    return array.reshape(sizes)
+
+
+def mask_with_four_axes(
+    mask: jax.typing.ArrayLike, shape: Sequence[int], name: str = "mask"
+) -> jax.Array:
+    """`with_four_axes` of a mask, which must be boolean.
+
+    Raises:
+      ValueError: it does not broadcast to that shape, or it is not boolean.
+    """
+    try:
+        mask = with_four_axes(name, mask, shape)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}: if it says which tokens are padding, as [B, L], pass "
+            f"{name}[:, None, None, :]"
+        ) from error
+    if mask.dtype != jnp.bool_:
+        raise ValueError(
+            f"{name} must be boolean (True = valid), got {mask.dtype}; flax's "
+            "make_attention_mask and combine_masks need dtype=bool, and decode=True, "
+            "which is causal, makes a mask of floats"
+        )
+    return mask
+
+
+def check_bias(bias: jax.Array) -> None:
+    """Raises ValueError for a boolean bias, which is a mask in the place of a bias.
+
+    Behind the values PyTorch's function takes a mask, and JAX's and Flax's a bias.
+    Added to the scores, True would be a 1 and mask nothing.
+    """
+    if jnp.result_type(bias) == jnp.bool_:
+        raise ValueError(
+            "a bias is numbers to add to the scores, got a boolean array of shape "
+            f"{jnp.shape(bias)}: pass a mask by its name, as in mask=mask"
+        )
+
+
+def check_key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
+    """The mask of the keys, [B, S], from a mask that broadcasts to [B, 1, 1, S].
+
+    Raises:
+      ValueError: the mask varies over queries or heads, or is not boolean.
+    """
+    if jnp.ndim(mask) == 4 and jnp.shape(mask)[1:3] != (1, 1):
+        raise ValueError(
+            "this attention takes one mask of keys for all heads and queries, "
+            f"[B, 1, 1, S], got {jnp.shape(mask)}: if it only says which tokens are "
+            "padding, pass valid[:, None, None, :], where valid is [B, S]; for a "
+            "causal or another mask take softmax attention"
+        )
+    mask = mask_with_four_axes(mask, (batch, 1, 1, length))
+    return jnp.broadcast_to(mask[:, 0, 0, :], (batch, length))
+
+
+def check_query_mask(
+    query_mask: jax.typing.ArrayLike, batch: int, length: int
+) -> jax.Array:
+    """The mask of the queries, [B, T], from one that broadcasts to [B, 1, 1, T].
+
+    Raises:
+      ValueError: a query_mask that does not broadcast or is not boolean.
+    """
+    shape = (batch, 1, 1, length)
+    query_mask = mask_with_four_axes(query_mask, shape, name="query_mask")
+    return jnp.broadcast_to(query_mask[:, 0, 0, :], (batch, length))
+
+
+def zero_garbage(query: jax.Array, query_mask: jax.Array | None) -> jax.Array:
+    """Queries without the NaN and the huge numbers of those that do not count.
+
+    Their scores, times the zero cotangent of the output, would make the gradient NaN.
+    Ordinary numbers are kept: where T = S and nobody said otherwise, the queries may
+    be of other tokens than the mask.
+
+    Args:
+      query: [T, ...] or [B, T, ...].
+      query_mask: [T] or [B, T] bool, True = the query counts; None = all.
+    """
+    if query_mask is None:
+        return query
+    counts = jnp.expand_dims(query_mask, range(query_mask.ndim, query.ndim))
+    # float16 ends before that size.
+    limit = min(LARGEST_QUERY, float(jnp.finfo(query.dtype).max))
+    is_ordinary = jnp.abs(query) < limit
+    return jnp.where(counts | is_ordinary, query, 0)
+
+
+def _owners_of_options(cls: type) -> list[type]:
+    """The class and those of its parents whose options it has, parents first."""
+    owners = []
+    for owner in cls.__mro__:
+        owners.append(owner)
+        init = vars(owner).get("__init__")
+        if init is not None and inspect.getfullargspec(init).varkw is None:
+            break  # no argument reaches the parents from here
+    return owners[::-1]
+
+
+def _own_options(owner: type) -> dict[str, inspect.Parameter]:
+    """The options that the `__init__` of the class itself names."""
+    init = vars(owner).get("__init__")
+    if init is None:
+        return {}
+    options = {}
+    for name, parameter in inspect.signature(init).parameters.items():
+        is_common = name == "self" or name in CommonArguments.__annotations__
+        if not is_common and parameter.kind is not parameter.VAR_KEYWORD:
+            annotation = _evaluate(parameter.annotation, init)
+            options[name] = parameter.replace(annotation=annotation)
+    return options
+
+
+def _evaluate(annotation: Any, function: Any) -> Any:
+    """The type that an annotation of a function names, if it is a string.
+
+    It is `inspect.Parameter.empty` if the module does not know the type: it imported
+    the name for type checkers alone.
+    """
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, function.__globals__)
+    except NameError:
+        return inspect.Parameter.empty

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
-from nystromformer.ops import einsum, zero_masked
-from nystromformer.precision import at_least_float32
+from nystromformer.ops import at_least_float32, einsum, zero_masked
 
 
 def kernel_attend(

@@ -11,15 +11,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention
-from nystromformer.attention.inputs import check_shapes
-from nystromformer.attention.options import CommonArguments
+from nystromformer.attention.base import Attention, CommonArguments, check_shapes
 from nystromformer.dot_product import attend
 from nystromformer.fused import attend_fused_head
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
-from nystromformer.ops import einsum
-from nystromformer.sequence_blocks import to_blocks_with_margins
+from nystromformer.ops import einsum, to_blocks_with_margins
 from nystromformer.validation import check_choice, check_kernel_size, check_range
 
 PINV_INITS = ("per_matrix", "per_batch")
@@ -81,6 +78,7 @@ class NystromAttention(Attention):
         landmark_seed: int = 0,
         pinv: str = "iterative",
         pinv_init: str = "per_matrix",
+        pinv_kernel: bool = False,
         fused: bool = False,
         **common: Unpack[CommonArguments],
     ):
@@ -102,6 +100,8 @@ class NystromAttention(Attention):
           pinv_init: "per_matrix" scales Z₀ by the norms of its own matrix. "per_batch"
             scales it by the largest norms of the batch, as published, and an example
             then depends on its neighbours.
+          pinv_kernel: whether an NVIDIA GPU does all iterations in one kernel where it
+            can: 16, 32 or 64 landmarks, one device; see `nystromformer.pinv_kernel`.
           fused: whether cuDNN's kernel computes the attentions of landmarks and to them
             where it can, on NVIDIA GPUs in half precision; see `nystromformer.fused`.
           **common: the arguments of every `Attention`.
@@ -125,6 +125,7 @@ class NystromAttention(Attention):
         self.landmark_seed = landmark_seed
         self.pinv = pinv
         self.pinv_init = pinv_init
+        self.pinv_kernel = pinv_kernel
         self.fused = fused
 
         self.conv_kernel: Any = nnx.data(None)
@@ -150,8 +151,11 @@ class NystromAttention(Attention):
         query_mask: jax.Array | None = None,
     ) -> jax.Array:
         invert = PINVS[self.pinv]
-        if self.pinv == "iterative" and self.pinv_init == "per_batch":
-            invert = partial(iterative_pinv, scale_over=("heads", "batch"))
+        if self.pinv == "iterative":
+            axes = ("heads", "batch") if self.pinv_init == "per_batch" else ()
+            invert = partial(
+                iterative_pinv, scale_over=axes, in_one_kernel=self.pinv_kernel
+            )
         out = nystrom(
             query,
             key,
@@ -212,6 +216,7 @@ def nystrom_attention(
     landmark_seed: int = 0,
     pinv: str = "iterative",
     pinv_init: str = "per_matrix",
+    pinv_kernel: bool = False,
     fused: bool = False,
     dropout_rng: jax.Array | None = None,
     dropout_rate: float = 0.0,
@@ -234,7 +239,7 @@ def nystrom_attention(
         it; with T ≠ S every query counts. So in cross attention give it, and True where
         every query counts.
       num_landmarks, num_pinv_iters, landmark_padding, landmarks, landmark_seed, pinv,
-        pinv_init, fused: the options of `NystromAttention`.
+        pinv_init, pinv_kernel, fused: the options of `NystromAttention`.
       conv_kernel: [K, N], K odd, the kernel of the convolution of V, which needs T = S;
         None for no convolution.
       bias, dropout_rng, dropout_rate, broadcast_dropout, deterministic, dtype,
@@ -255,6 +260,7 @@ def nystrom_attention(
         "landmark_seed": landmark_seed,
         "pinv": pinv,
         "pinv_init": pinv_init,
+        "pinv_kernel": pinv_kernel,
         "fused": fused,
     }
     NystromAttention.check_options(options)

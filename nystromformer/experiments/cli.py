@@ -1,4 +1,4 @@
-"""The entry of all commands: flags, --load, signals, and errors in one line."""
+"""The process of a command: flags, --load, signals, errors in one line, the cache."""
 
 import functools
 import grp
@@ -7,8 +7,10 @@ import pwd
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
@@ -16,15 +18,24 @@ from ml_collections import config_flags
 
 from lra_tasks.errors import DataError
 from lra_tasks.paths import local_path
-from nystromformer.errors import CheckpointError, ConfigError, NotFiniteError
-from nystromformer.experiments.config_errors import (
+from nystromformer.errors import (
+    CheckpointError,
+    ConfigError,
+    Interrupted,
+    NotFiniteError,
+)
+from nystromformer.experiments.plugins import (
+    absolute_names,
     format_missing_key,
     is_of_user_function,
+    load_modules,
 )
-from nystromformer.experiments.plugins import absolute_names, load_modules
 from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
-from nystromformer.training.interrupt import Interrupted
 
+# Clusters send SIGUSR2 when the time is nearly up. SIGALRM is our own time limit.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGALRM)
+CACHE_FOLDER = "~/.cache/nystromformer"
+MAX_CACHE_BYTES = 2**30
 # A user can correct these errors; any other is a bug and shows its traceback.
 USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
 flags.disclaim_key_flags()  # --help lists the flags below with the script's own
@@ -79,6 +90,46 @@ def run(
         guarded_main,
         flags_parser=functools.partial(_parse_flags, registries=registries),
     )
+
+
+def use_compilation_cache() -> None:
+    """Lets JAX keep compiled programs in ~/.cache/nystromformer, up to a gigabyte.
+
+    JAX_COMPILATION_CACHE_DIR names a different folder, whose size is the user's matter.
+    JAX_ENABLE_COMPILATION_CACHE=false turns the cache off.
+    """
+    import jax  # a report computes nothing, and starts without it
+
+    if not jax.config.values["jax_compilation_cache_dir"]:
+        jax.config.update("jax_compilation_cache_dir", os.path.expanduser(CACHE_FOLDER))
+        jax.config.update("jax_compilation_cache_max_size", MAX_CACHE_BYTES)
+
+
+class StopFlag:
+    """While entered, the first signal sets `signum`; a second Ctrl-C ends at once.
+
+    Only the main thread can handle signals: in any other one nothing sets `signum`.
+    """
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._previous_handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopFlag":
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        for signum in SIGNALS:
+            self._previous_handlers[signum] = signal.signal(signum, self._set)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for signum, handler in self._previous_handlers.items():
+            signal.signal(signum, handler)
+
+    def _set(self, signum: int, frame: FrameType | None) -> None:
+        self.signum = self.signum or signum
+        if signum == signal.SIGINT:
+            signal.signal(signum, self._previous_handlers[signum])
 
 
 def loaded_modules() -> tuple[str, ...]:

@@ -1,27 +1,56 @@
-"""From a config file to a checked Config, in the same way for every command.
+"""The config of a run: from a config file and flags, or from the folder of a run.
 
 A file's `get_config` returns a ConfigDict; --config.group.key=value changes it. What
-comes out is a `Config`, whose keys and types have been checked.
+comes out is a `Config`, whose keys and types have been checked. A run keeps it in its
+config.json, beside which its result.json stands in the end.
 """
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
+from etils import epath
 from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import config_flags
 
 from lra_tasks.paths import local_path
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.config_errors import (
+from nystromformer.experiments.plugins import (
+    absolute_names,
     format_missing_key,
     is_of_user_function,
+    load_modules,
 )
-from nystromformer.experiments.plugins import absolute_names
+from nystromformer.run_files import CONFIG_FILE, RESULT_FILE, SETTINGS_WITHOUT_EFFECT
 
 FOLDERS_OF_DATA = ("data_dir", "source_dir")
 NO_FOLDER = (None, "", "None")  # --config.task.data_dir=None gives the word
+# Settings that may change while a run is stopped.
+NOT_COMPARED = SETTINGS_WITHOUT_EFFECT | {"task.source_dir", "preset"}
+# Paths that are compared by their last part: the rest may have moved.
+COMPARED_BY_NAME = ("train.init_from", "task.tokenizer")
+
+
+class NumberOrNone(flags.ArgumentParser):
+    """A number, or the word None: a flag of a key whose value may be None."""
+
+    def __init__(self, parser: flags.ArgumentParser):
+        self.parser = parser
+
+    def parse(self, argument: Any) -> Any:
+        return None if argument == "None" else self.parser.parse(argument)
+
+    def flag_type(self) -> str:
+        return self.parser.flag_type()
+
+
+# The schema refuses None where a number is needed.
+config_flags.register_flag_parser_for_type(int, NumberOrNone(flags.IntegerParser()))
+config_flags.register_flag_parser_for_type(float, NumberOrNone(flags.FloatParser()))
 
 
 def load_config(
@@ -73,6 +102,9 @@ def parse_config_flags(
     """
     words = [f"--config.{key}={value}" for key, value in (changes or {}).items()]
     argv = ["load_config", f"--config={file}", *words]
+    # ml_collections imports every config file under this one name, and would leave the
+    # functions of the last file to one that has none.
+    sys.modules.pop("config_config", None)
     flag_values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", flag_values=flag_values, sys_argv=argv)
     try:
@@ -145,3 +177,43 @@ def format_config(config: Config) -> str:
     del groups["overrides"]  # these values stand in their groups
     settings = flatten_dict(groups, sep=".")
     return "\n".join(f"config.{key} = {value!r}" for key, value in settings.items())
+
+
+def compared_settings(groups: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that change a run's numbers, by flat keys, as JSON has them.
+
+    Args:
+      groups: a config, as in config.json.
+    """
+    copied_groups: dict[str, Any] = json.loads(json.dumps(groups))
+    copied_groups.pop("overrides", None)  # their values stand in the groups
+    settings: dict[str, Any] = flatten_dict(copied_groups, sep=".")
+    for key in COMPARED_BY_NAME:
+        if settings.get(key):
+            settings[key] = Path(settings[key]).name
+    for key in NOT_COMPARED:
+        settings.pop(key, None)
+    return settings
+
+
+def read_config(workdir: epath.Path) -> Config:
+    """Reads the config of a run, and imports the modules that it names.
+
+    Raises:
+      ConfigError: if the folder holds no run, or its config is not of this version.
+    """
+    path = workdir / CONFIG_FILE
+    if not path.exists():
+        raise ConfigError(f"{workdir} is not a run: it has no {CONFIG_FILE}")
+    try:
+        groups = json.loads(path.read_text())
+        load_modules(groups.get("load", ()))
+        return Config.from_mapping(groups)
+    except ValueError as error:  # ConfigError is one, and so are the errors of JSON
+        raise ConfigError(f"{path} cannot be used: {error}") from error
+
+
+def read_result(workdir: epath.Path) -> dict[str, Any] | None:
+    """Reads the result of a run; returns None if it is not finished."""
+    path = workdir / RESULT_FILE
+    return json.loads(path.read_text()) if path.exists() else None

@@ -11,17 +11,14 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from lra_tasks.task import Split, Task, get_task
-from nystromformer.config import Config, ModelConfig
+from nystromformer.config import Config, ModelConfig, OpenGroup
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.augmentations import make_augmentations
+from nystromformer.experiments.augmentations import make_augment
 from nystromformer.experiments.cores import use_all_cores
 from nystromformer.experiments.objectives import OBJECTIVES, ObjectiveSpec
-from nystromformer.open_groups import OpenGroup
-from nystromformer.training.augmentation import Augmented
-from nystromformer.training.compiled import Programs, jit_programs
 from nystromformer.training.objective import Objective
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import split_weights
+from nystromformer.training.step import Programs, split_weights
 from nystromformer.validation import check_choice, check_range
 
 
@@ -32,6 +29,7 @@ class Experiment:
     task: where the data come from.
     spec: the entry of the config's objective in the table.
     objective: what is learnt from a batch.
+    augment: draws another form of a batch of training; None if nothing is switched on.
     make_model: called with rngs, returns a model with fresh parameters.
     graphdef: the static part of the model; `nnx.merge(graphdef, *weights)` is a model.
     weight_shapes: the shapes and dtypes of its weights.
@@ -47,11 +45,8 @@ class Experiment:
         """
         self.config = config
         self.task = get_task(config.task.name, **config.task.options)
-        self.spec, objective = _make_objective(config.objective, self.task)
-        augmentations = make_augmentations(self.task, config.train)
-        if augmentations:
-            objective = Augmented(objective, augmentations)
-        self.objective = objective
+        self.spec, self.objective = _make_objective(config.objective, self.task)
+        self.augment = make_augment(self.task, config.train)
 
         try:
             self.make_model: Any = functools.partial(
@@ -116,11 +111,12 @@ class Experiment:
           mesh: the devices that share the work; None is one device.
         """
         train = self.config.train
-        return jit_programs(
+        return Programs(
             self.make_model,
             self.objective,
             make_optimizer(self.config.optimizer, train.num_steps),
             mesh,
+            augment=self.augment,
             grad_accum_steps=train.grad_accum_steps,
             length_buckets=train.length_buckets,
         )

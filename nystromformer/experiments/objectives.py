@@ -7,7 +7,7 @@ from typing import Any
 from flax import nnx
 
 from lra_tasks.task import Task
-from nystromformer import heads
+from nystromformer import classifiers, token_models
 from nystromformer.config import ModelConfig
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.floors import (
@@ -19,10 +19,12 @@ from nystromformer.experiments.floors import (
     no_floors,
     position_floors,
 )
-from nystromformer.training.denoising import ClassificationDenoising
-from nystromformer.training.masked import MaskedOrder, MaskedTokens
-from nystromformer.training.objective import Classification, Objective
-from nystromformer.training.positions import Positions
+from nystromformer.training.masked import (
+    ClassificationDenoising,
+    MaskedOrder,
+    MaskedTokens,
+)
+from nystromformer.training.objective import Classification, Objective, Positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +56,14 @@ def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Modu
             "pooling='mean'"
         )
     if task.num_inputs == 2:
-        return heads.PairClassifier(
+        return classifiers.PairClassifier(
             config, num_classes=task.num_classes, pooling=config.pooling, rngs=rngs
         )
     if config.pooling == "bert_pooler":
-        return heads.FirstTokenClassifier(
+        return classifiers.FirstTokenClassifier(
             config, num_classes=task.num_classes, activation="tanh", rngs=rngs
         )
-    return heads.SequenceClassifier(
+    return classifiers.SequenceClassifier(
         config, num_classes=task.num_classes, pooling=config.pooling, rngs=rngs
     )
 
@@ -70,12 +72,12 @@ def make_token_classifier(
     config: ModelConfig, task: Task, rngs: nnx.Rngs
 ) -> nnx.Module:
     """Makes a classifier of each token."""
-    return heads.TokenClassifier(config, num_classes=task.num_classes, rngs=rngs)
+    return classifiers.TokenClassifier(config, num_classes=task.num_classes, rngs=rngs)
 
 
 def make_mlm_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
     """Makes a masked language model, with an embedding of the mask token."""
-    return heads.MaskedLanguageModel(_with_mask_token(config, task), rngs=rngs)
+    return token_models.MaskedLanguageModel(_with_mask_token(config, task), rngs=rngs)
 
 
 def make_denoising_classifier(
@@ -93,7 +95,11 @@ def make_denoising_classifier(
             "pooling='bert_pooler' has no model of masked tokens: take another pooling"
         )
     is_pair = task.num_inputs == 2
-    cls = heads.DenoisingPairClassifier if is_pair else heads.DenoisingClassifier
+    cls = (
+        token_models.DenoisingPairClassifier
+        if is_pair
+        else token_models.DenoisingClassifier
+    )
     return cls(
         _with_mask_token(config, task),
         num_classes=task.num_classes,
@@ -113,7 +119,7 @@ def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.M
             'objective.name="mlm_sop" needs pairs of text whose label is their order; '
             f'{task.name} has none: take the task corpus, or objective.name="mlm"'
         )
-    return heads.MaskedOrderModel(config, rngs=rngs)
+    return token_models.MaskedOrderModel(config, rngs=rngs)
 
 
 def _check_one_label(task: Task) -> None:

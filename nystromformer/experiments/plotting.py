@@ -18,6 +18,7 @@ WIDTH = 6.4  # inches, of one panel
 HEIGHT = 4.0
 LEGEND_LINE = 0.22  # inches
 LETTERS_IN_A_LEGEND_LINE = 60  # as wide as a panel
+STROKES = ("-", "--", ":", "-.")
 STYLE: Any = {
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -27,22 +28,21 @@ STYLE: Any = {
     "legend.frameon": False,
     "svg.hashsalt": "nystromformer",  # the same figure gives the same bytes
 }
-# An attention has its colour in every picture. Readers who do not see red or green tell
-# all ten apart, and each stands out on white.
+# An attention has its colour in every picture: Paul Tol's colours "muted", which the
+# colour-blind can tell apart, black and a grey.
 ATTENTION_COLORS = {
+    "nystrom": "#CC6677",
     "softmax": "#000000",
-    "nystrom": "#D55E00",
-    "linear": "#0072B2",
-    "efficient": "#56B4E9",
-    "linformer": "#117733",
-    "performer": "#CC79A7",
-    "reformer": "#DDAA33",
-    "longformer": "#332288",
-    "bigbird": "#882255",
+    "bigbird": "#332288",
+    "efficient": "#DDCC77",
+    "linear": "#117733",
+    "linformer": "#88CCEE",
+    "longformer": "#882255",
+    "performer": "#44AA99",
+    "reformer": "#999933",
     "identity": "#777777",
 }
 LIBRARIES = ("cudnn", "torch", "hf")  # They stand before the names of attentions.
-STROKES = ("-", "--", ":", "-.")
 NAME_SIZE = 9  # points, of the names at the ends of lines
 
 
@@ -54,12 +54,6 @@ def new_figure(rows: int = 1, columns: int = 1) -> Figure:
     return figure
 
 
-def line_style(index: int) -> dict[str, Any]:
-    """Ten colours, then the same with a different stroke."""
-    stroke = STROKES[index // 10 % 4]
-    return {"color": f"C{index % 10}", "linestyle": stroke}
-
-
 def attention_style(attention: str, index: int = 0, color: str = "") -> dict[str, Any]:
     """Returns the colour of an attention, the same in all pictures, and a stroke.
 
@@ -67,9 +61,9 @@ def attention_style(attention: str, index: int = 0, color: str = "") -> dict[str
       attention: a name in ATTENTION_COLORS, or any name with a colour.
       index: the number of the line among those of the attention. From the fifth on
         they are lighter.
-      color: that of an attention which is not in the table; grey if it is left out.
+      color: that of an attention which is not in the table; purple if it is left out.
     """
-    color = ATTENTION_COLORS.get(attention, color or "#999999")
+    color = ATTENTION_COLORS.get(attention, color or "#AA4499")
     shade, stroke = divmod(index, len(STROKES))
     lightness = 1 - 1 / (1 + 0.6 * shade)
     rgb = np.array(to_rgb(color))
@@ -86,7 +80,7 @@ def attention_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
         nystrom. A label that names no attention of the table has one of its colours
         that this picture does not use.
     """
-    attention_of_label = {label: attention_of(label) for label in labels}
+    attention_of_label = {label: attention_in_label(label) for label in labels}
     # The first of the table are in most pictures, and so are lent last.
     spare_colors = [
         color
@@ -106,7 +100,7 @@ def attention_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def attention_of(label: str) -> str:
+def attention_in_label(label: str) -> str:
     """Returns the attention that a phrase of a label begins with, or else the label.
 
     "torch-softmax" is softmax in another library; "double softmax" is none of them.
@@ -136,6 +130,7 @@ def name_lines(axes: Axes) -> None:
     gap = 1.2 * NAME_SIZE / 72 / (0.75 * HEIGHT)
     heights = _move_apart([height for _, height in ends], gap)
     for line, (x, y), height in zip(lines, ends, heights, strict=True):
+        darker = tuple(0.7 * np.array(to_rgb(line.get_color())))
         axes.annotate(
             str(line.get_label()),
             xy=(x, y),
@@ -143,7 +138,7 @@ def name_lines(axes: Axes) -> None:
             xytext=(1.03, height),
             textcoords="axes fraction",
             fontsize=NAME_SIZE,
-            color=line.get_color(),
+            color=darker,
             verticalalignment="center",
             annotation_clip=False,
             arrowprops={
@@ -213,8 +208,14 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     svg = Path(f"{path}.svg")
     with matplotlib.rc_context(STYLE):
         figure.savefig(png, dpi=150, metadata={"Software": None})
-        figure.savefig(svg, metadata={"Date": None})
+    save_svg(figure, svg)
     return [png, svg]
+
+
+def save_svg(figure: Figure, path: Path) -> None:
+    """Writes a figure without the date, so that the same one gives the same bytes."""
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def set_value_ticks(axes: Any) -> None:

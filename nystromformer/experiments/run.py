@@ -1,49 +1,49 @@
-"""One run in its workdir: load, train to the end, write result.json."""
+"""One run in its workdir: lock, check, load, train, test, and write result.json."""
 
 import contextlib
-import importlib
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from etils import epath
+from filelock import FileLock, Timeout
 from flax.traverse_util import flatten_dict
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lra_tasks.subwords import TOKENIZER_FILE
-from lra_tasks.task import Split, Task
+from lra_tasks.task import Split
+from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
-from nystromformer.experiments.config_file import format_config
+from nystromformer.experiments.cli import StopFlag
+from nystromformer.experiments.config_file import (
+    compared_settings,
+    format_config,
+    read_config,
+    read_result,
+)
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.metric_names import format_metric
-from nystromformer.experiments.trained_run import TrainedRun
-from nystromformer.experiments.transfer import carry_over, load_source, replace_weights
-from nystromformer.experiments.workdir import (
-    check_workdir,
-    lock_workdir,
-    read_result,
-    write_json,
-)
-from nystromformer.run_files import CONFIG_FILE, RESULT_FILE
-from nystromformer.training.checkpoint import saved_steps, weights_sha256
-from nystromformer.training.compiled import Programs
-from nystromformer.training.data import HostSplit
+from nystromformer.run_files import CONFIG_FILE, LOCK_FILE, RESULT_FILE
+from nystromformer.training.checkpoint import delete_steps, saved_steps, weights_sha256
 from nystromformer.training.devices import (
     check_same_on_all_hosts,
     is_host_0,
     make_mesh,
 )
-from nystromformer.training.loop import Trainer
-from nystromformer.training.step import Weights
+from nystromformer.training.loop import open_run, train
+from nystromformer.training.output import write_text
 
-# Data that have been prepared are loaded, and sources that are missing are noticed,
-# within this time. If loading takes longer, the training step is compiled meanwhile.
-SECONDS_BEFORE_COMPILING = 0.5
+# A sweep, a shell or SLURM may write these before the run begins.
+FILES_BEFORE_A_RUN = {LOCK_FILE}
+SUFFIXES_BEFORE_A_RUN = {".txt", ".log", ".out", ".err"}
+# Orbax takes the whole path for a pattern, and a backslash for a slash.
+UNREADABLE_LETTERS = set("*?[\\")
+SECONDS_TO_LOCK = 1.0  # `is_locked` of another process has the lock for a moment
 
 
 def run_training(
@@ -82,72 +82,83 @@ def _train(
 ) -> dict[str, Any]:
     """`run_training` in a folder that is locked and whose run is not finished."""
     print(format_config(experiment.config))
-    is_resumed = bool(saved_steps(workdir))
-    source = None if is_resumed else load_source(experiment.config)
     mesh = make_run_mesh(experiment, sequence_parallelism)
+    source = None
+    # A run that has begun needs its source no more.
+    if experiment.config.train.init_from and not saved_steps(workdir):
+        from nystromformer.experiments.transfer import Source  # for such a run alone
+
+        source = Source(experiment.config.train.init_from)
     # Weights that do not fit are refused before the data are prepared, which may take
     # long. With "bpe", `load` learns the vocabulary, so that it can be compared only
     # afterwards.
     learns_vocabulary = experiment.task.tokenizer == "bpe"
     init_weights = None
-    if not learns_vocabulary:
-        init_weights = _make_init_weights(source, experiment)
-    experiment, splits, programs = load_and_compile(experiment, mesh)
-    if learns_vocabulary:
-        init_weights = _make_init_weights(source, experiment)
+    if source and not learns_vocabulary:
+        init_weights = source.init_weights(experiment)
+    print("loading the data…", flush=True)
+    splits = experiment.load()
+    experiment = experiment.with_num_steps(splits["train"].num_examples)
+    if source and learns_vocabulary:
+        init_weights = source.init_weights(experiment)
+    config = experiment.config
     data_sha256 = {name: split.content_hash for name, split in splits.items()}
-    check_same_on_all_hosts(
-        config=f"{workdir} {experiment.config}", data=str(data_sha256)
-    )
-    print(f"{experiment} on {provenance.device()}")
+    check_same_on_all_hosts(config=f"{workdir} {config}", data=str(data_sha256))
 
-    trainer = Trainer(
-        programs,
-        experiment.config.train,
+    print(f"{experiment} on {provenance.device()}")
+    print("compiling the training step…", flush=True)
+    made_by = provenance.collect()
+    run = open_run(
+        experiment.make_programs(mesh),
+        config.train,
         splits,
         workdir,
         init_weights=init_weights,
+        init_from_sha256=weights_sha256(source.run.weights) if source else None,
         data_sha256=data_sha256,
-        settings=flatten_dict(experiment.config.to_mapping(), sep="."),
+        settings=flatten_dict(config.to_mapping(), sep="."),
+        session=made_by,
     )
     if is_host_0():
         _write_config(experiment, workdir)
     multihost_utils.sync_global_devices("opened the workdir")
-    if source:
-        trainer.run_state.init_from_sha256 = weights_sha256(source.weights)
-    made_by = provenance.collect()
-    trainer.run_state.sessions.append({"step": trainer.step, **made_by})
 
-    fit_result = trainer.fit()
+    with StopFlag() as stop:
+        outcome = train(run, should_stop=lambda: stop.signum or 0)
     result = {
         **_identity(experiment),
-        **fit_result,
+        **outcome,
         **_floors(experiment, splits),
         "fraction_exact": experiment.fraction_exact(splits["test"]),
         "processes": jax.process_count(),
         "mesh": dict(mesh.shape),
         **made_by,
-        "sessions": trainer.run_state.sessions,
+        "sessions": run.record.sessions,
     }
     if is_host_0():
         write_json(workdir / RESULT_FILE, result)
-    trainer.delete_checkpoints()
+    delete_steps(workdir)
     return result
 
 
-def _make_init_weights(
-    source: TrainedRun | None, experiment: Experiment
-) -> Callable[[Weights], Weights] | None:
-    """Returns the function that puts the source's weights in place of fresh ones.
+def make_run_mesh(experiment: Experiment, sequence_parallelism: int) -> Mesh:
+    """Makes the mesh of all devices.
 
-    None if nothing is carried over.
+    Args:
+      experiment: whose batches they share.
+      sequence_parallelism: devices that share one sequence.
+
+    Raises:
+      ConfigError: if batches or sequences cannot be divided among them.
     """
-    if source is None:
-        return None
-    carried = carry_over(source, experiment)
-    if not carried:
-        return None
-    return lambda fresh: replace_weights(fresh, carried)
+    train = experiment.config.train
+    if sequence_parallelism > 1 and train.length_buckets > 1:
+        raise ConfigError("--sequence_parallelism needs config.train.length_buckets=1")
+    return make_mesh(
+        train.batch_size // train.grad_accum_steps,
+        experiment.task.max_length,
+        sequence_parallelism=sequence_parallelism,
+    )
 
 
 def _write_config(experiment: Experiment, workdir: epath.Path) -> None:
@@ -192,89 +203,147 @@ def _floors(experiment: Experiment, splits: Mapping[str, Split]) -> dict[str, An
     return {"floors": floors.pop(objective.select, {}), "other_floors": floors}
 
 
-def make_run_mesh(experiment: Experiment, sequence_parallelism: int) -> Mesh:
-    """Makes the mesh of all devices.
+@contextlib.contextmanager
+def lock_workdir(workdir: epath.Path) -> Iterator[None]:
+    """Makes the folder of a run, and keeps other processes out while it is entered.
 
-    Args:
-      experiment: whose batches they share.
-      sequence_parallelism: devices that share one sequence.
+    A new folder is deleted if nothing has been written to it. A bucket has no locks,
+    and of several processes of one run the first one has the lock.
 
     Raises:
-      ConfigError: if batches or sequences cannot be divided among them.
+      ConfigError: if another process has the lock, or the folder cannot be written.
     """
-    train = experiment.config.train
-    if sequence_parallelism > 1 and train.length_buckets > 1:
-        raise ConfigError("--sequence_parallelism needs config.train.length_buckets=1")
-    return make_mesh(
-        train.batch_size // train.grad_accum_steps,
-        experiment.task.max_length,
-        sequence_parallelism=sequence_parallelism,
-    )
+    is_bucket = "://" in str(workdir)
+    if is_bucket or not is_host_0():
+        yield
+        return
+
+    is_new = not workdir.exists()
+    lock = FileLock(workdir / LOCK_FILE)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=SECONDS_TO_LOCK)
+    except Timeout as error:
+        raise ConfigError(
+            f"another process is training in {workdir}; wait for its end, or give "
+            "another --workdir"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"the workdir {workdir} cannot be written: {error.strerror}; give another "
+            "--workdir"
+        ) from error
+
+    try:
+        yield
+    finally:
+        if is_new:
+            _delete_if_unused(workdir)
+        lock.release()
 
 
-def load_and_compile(
-    experiment: Experiment, mesh: Mesh
-) -> tuple[Experiment, dict[str, Split], Programs]:
-    """Prepares and loads a run's data, and compiles its programs meanwhile.
+def _delete_if_unused(workdir: epath.Path) -> None:
+    """Deletes a folder that has nothing but the lock in it."""
+    if [path.name for path in workdir.iterdir()] == [LOCK_FILE]:
+        (workdir / LOCK_FILE).unlink()
+        workdir.rmdir()
 
-    With `train.num_epochs` the learning rate depends on the data, so they come first;
-    and several processes would wait for one another while they compile.
 
-    Returns:
-      The experiment with `num_steps`, its splits, and its programs, which compile when
-      they are first called if they have not been compiled here.
+def is_locked(workdir: Path) -> bool:
+    """Returns whether a process trains in a folder; changes nothing there."""
+    if not (workdir / LOCK_FILE).exists():
+        return False
+    try:
+        with FileLock(workdir / LOCK_FILE).acquire(timeout=0.2):
+            return False
+    except Timeout:
+        return True
+
+
+def check_path(workdir: epath.Path) -> None:
+    """Raises ConfigError for a path where orbax cannot read back what it saves."""
+    if not UNREADABLE_LETTERS.isdisjoint(os.path.abspath(workdir)):
+        raise ConfigError(
+            f"checkpoints saved in {workdir} could not be read again: "
+            "choose a path without *, ?, [ and \\"
+        )
+
+
+def check_new(workdir: epath.Path) -> None:
+    """Checks that a run may begin in a folder, which need not exist.
+
+    Raises:
+      ConfigError: if it holds anything but logs, or its path does not work.
     """
-    train = experiment.config.train
-    print("loading the data, compiling the training step…", flush=True)
-    # tensorflow-datasets replaces `builtins.__import__` while it is imported. Were that
-    # left to the thread below, an import by JAX in this one could fail meanwhile.
-    importlib.import_module("lra_tasks.storage")
-    loading = call_in_background(experiment.load)
-    programs = None
-    can_compile = (
-        train.num_steps > 0
-        and jax.process_count() == 1
-        and not jax.config.values["jax_disable_jit"]
-    )
-    if can_compile and wait([loading], timeout=SECONDS_BEFORE_COMPILING).not_done:
-        programs = experiment.make_programs(mesh)
-        example = HostSplit.from_split(make_example(experiment.task))
-        programs.compile(example, train.batch_size)
-
-    splits = loading.result()
-    experiment = experiment.with_num_steps(splits["train"].num_examples)
-    return experiment, splits, programs or experiment.make_programs(mesh)
+    check_path(workdir)
+    if not workdir.exists():
+        return
+    for path in workdir.iterdir():
+        is_log = path.suffix in SUFFIXES_BEFORE_A_RUN
+        if path.name not in FILES_BEFORE_A_RUN and not is_log:
+            raise ConfigError(
+                f"{path} belongs to no run: choose a new or empty folder as workdir"
+            )
 
 
-def call_in_background(function: Callable[[], Any]) -> Future:
-    """Calls a function in a thread, and returns its future result.
+def check_workdir(workdir: epath.Path, config: Config) -> None:
+    """Checks that a run of this config may begin or go on in a folder.
 
-    Unlike a ThreadPoolExecutor, no process waits for the thread to end, so that an
-    error elsewhere is shown at once and not when the function returns.
+    Nothing is changed there. Folders of data are not compared. Of another run that the
+    config names only the last part of the path is compared, since it may have moved. If
+    both sources of `init_from` can be read, their weights must be equal.
+
+    Raises:
+      ConfigError: if the folder holds no run, or a run of a different config; the
+        message names the first key that differs.
     """
-    future: Future = Future()
+    if not (workdir / CONFIG_FILE).exists():
+        check_new(workdir)
+        return
 
-    def call() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
+    check_path(workdir)
+    saved_config = read_config(workdir)
+    saved_settings = compared_settings(saved_config.to_mapping())
+    settings = compared_settings(config.to_mapping())
+    if config.train.num_steps == 0:
+        # num_epochs say how long it trains, and the saved run knows the steps.
+        settings["train.num_steps"] = saved_settings["train.num_steps"]
+    for key in saved_settings | settings:
+        saved_value = saved_settings.get(key)
+        value = settings.get(key)
+        if saved_value != value:
+            raise ConfigError(
+                f"{workdir} holds a run with another config: {key} is {saved_value!r} "
+                f"there, {value!r} here; name another workdir"
+            )
+    _check_same_source(workdir, saved_config, config)
 
-    threading.Thread(target=call, daemon=True).start()
-    return future
+
+def _check_same_source(
+    workdir: epath.Path, saved_config: Config, config: Config
+) -> None:
+    """Raises ConfigError if `init_from` is a different run of the same name."""
+    saved_weights = _source_sha256(saved_config)
+    weights = _source_sha256(config)
+    if saved_weights and weights and saved_weights != weights:
+        raise ConfigError(
+            f"{workdir} holds a run that began with other weights: train.init_from is "
+            f"{saved_config.train.init_from} there, {config.train.init_from} here; "
+            "name another workdir"
+        )
 
 
-def make_example(task: Task) -> Split:
-    """Returns a split of one example, with the shapes and dtypes of the task's."""
-    inputs = np.zeros((task.num_inputs, task.max_length), task.dtype)
-    length = 0 if task.padded else task.max_length
-    labels_shape = (1, task.max_length) if task.num_labels else (1,)
-    return Split(
-        inputs=inputs,
-        lengths=np.full(task.num_inputs, length, np.int32),
-        labels=np.zeros(labels_shape, np.int32),
-        pairs=np.array([[0, 1]], np.int32) if task.num_inputs == 2 else None,
-    )
+def _source_sha256(config: Config) -> str | None:
+    """sha256 of the weights of the run that `init_from` names; None if unknown."""
+    if not config.train.init_from:
+        return None
+    result = read_result(epath.Path(config.train.init_from).expanduser())
+    return result["params_sha256"] if result else None
+
+
+def write_json(path: epath.PathLike, content: Any) -> None:
+    """Writes a JSON file, whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def summarize(result: dict[str, Any]) -> str:

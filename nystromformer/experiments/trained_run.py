@@ -13,20 +13,20 @@ from flax import nnx
 
 from lra_tasks.subwords import TOKENIZER_FILE
 from nystromformer.errors import CheckpointError
-from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.model_inputs import prepare_inputs
-from nystromformer.experiments.recorded_layers import AttentionInputs, record_qkv
-from nystromformer.experiments.workdir import (
+from nystromformer.experiments.config_file import (
     compared_settings,
     read_config,
     read_result,
 )
+from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.model_inputs import prepare_inputs
+from nystromformer.experiments.recorded_layers import AttentionInputs, record_qkv
 from nystromformer.factors import nystrom_rows, softmax_matrix
-from nystromformer.heads import MaskedLanguageModel
 from nystromformer.run_files import BEST_FOLDER, CONFIG_FILE
+from nystromformer.token_models import MaskedLanguageModel
 from nystromformer.training.checkpoint import load_weights
 from nystromformer.training.data import HostSplit
-from nystromformer.training.evaluate import evaluate
+from nystromformer.training.loop import evaluate
 from nystromformer.training.step import Weights
 from nystromformer.validation import check_range
 

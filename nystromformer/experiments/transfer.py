@@ -1,6 +1,6 @@
 """Starting from another run: which of its weights are carried over."""
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Any
 
 import jax
@@ -12,11 +12,11 @@ from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary, open_vocabulary
 from lra_tasks.task import Task
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
+from nystromformer.experiments.config_file import read_config, read_result
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun, load_run
-from nystromformer.experiments.workdir import read_config, read_result
-from nystromformer.heads import MaskedLanguageModel
 from nystromformer.run_files import has_imported_weights
+from nystromformer.token_models import MaskedLanguageModel
 from nystromformer.training.step import Weights, leaves_by_name
 
 # The names of arrays whose number of rows may differ.
@@ -27,29 +27,48 @@ POSITIONS = "params.encoder.positions"
 MOST_REPEATS = 4
 
 
-def check_source(config: Config) -> None:
-    """Checks that the run that `train.init_from` names, if any, can be started from.
+def check_source(workdir: str) -> None:
+    """Checks that the run that `train.init_from` names can be started from.
 
     Raises:
       ConfigError: if it is not a run, or still trains.
     """
-    if not config.train.init_from:
-        return
-    folder = epath.Path(config.train.init_from).expanduser()
+    folder = epath.Path(workdir).expanduser()
     read_config(folder)
     if read_result(folder) is None and not has_imported_weights(folder):
         raise ConfigError(f"init_from: {folder} is not finished: train it to its end")
 
 
-def load_source(config: Config) -> TrainedRun | None:
-    """Loads the run that `train.init_from` names; returns None if it names none.
+class Source:
+    """The run that another one starts from.
 
-    Raises:
-      ConfigError: if it is not a run, or still trains.
-      CheckpointError: if its weights are damaged.
+    run: the run with its best weights.
     """
-    check_source(config)
-    return load_run(config.train.init_from) if config.train.init_from else None
+
+    def __init__(self, workdir: str):
+        """Loads the run that `train.init_from` names.
+
+        Raises:
+          ConfigError: if it is not a run, or still trains.
+          CheckpointError: if its weights are damaged.
+        """
+        check_source(workdir)
+        self.run = load_run(workdir)
+
+    def init_weights(
+        self, experiment: Experiment
+    ) -> Callable[[Weights], Weights] | None:
+        """Returns the function that puts its weights in place of fresh ones.
+
+        None if nothing is carried over.
+
+        Raises:
+          ConfigError: as in `carry_over`.
+        """
+        carried = carry_over(self.run, experiment)
+        if not carried:
+            return None
+        return lambda fresh: replace_weights(fresh, carried)
 
 
 def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ import os
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
@@ -50,6 +51,12 @@ def save_step(workdir: epath.PathLike, step: int, state: Any, meta: Any) -> None
     if is_host_0():
         for old_step in saved_steps(workdir)[2:]:
             (folder / str(old_step)).rmtree()
+
+
+def delete_steps(workdir: epath.PathLike) -> None:
+    """Deletes all checkpoints, which only an unfinished run needs."""
+    if is_host_0():
+        (epath.Path(workdir) / FOLDER).rmtree()
 
 
 def restore(workdir: epath.PathLike, like: Tree) -> tuple[Tree, Any] | None:
@@ -130,7 +137,11 @@ def _to_numbers(leaf: Any) -> Any:
 
 def _from_numbers(leaf: Any, like: Any) -> Any:
     """The inverse of `_to_numbers`, for a leaf that was like another one."""
-    return jax.random.wrap_key_data(leaf) if is_random_key(like) else leaf
+    if not is_random_key(like):
+        return leaf
+    # `like` may be a mere shape, of which JAX does not tell the implementation.
+    impl = jax.random.key_impl(jnp.empty((), like.dtype))
+    return jax.random.wrap_key_data(leaf, impl=impl)
 
 
 def _shapes(tree: Any) -> list[tuple[int, ...]]:

@@ -13,6 +13,7 @@ Letters: B batch, L length.
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -244,3 +245,40 @@ def train_example_ids(
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
     order = np.random.default_rng((seed, epoch)).permutation(num_examples)
     return order.astype(np.int32)
+
+
+def bucket_lengths(max_length: int, num_buckets: int) -> tuple[int, ...]:
+    """At most num_buckets lengths in even steps, up to max_length."""
+    steps = range(1, num_buckets + 1)
+    return tuple(sorted({-(-max_length * i // num_buckets) for i in steps}))
+
+
+class EvalBatches(NamedTuple):
+    """Batches of examples that are cut to the same length."""
+
+    length: int
+    example_ids: np.ndarray  # int32 [num_batches, B]
+    weights: np.ndarray  # float32 [num_batches, B], 0 for the filler rows of the last
+
+
+def eval_batches(
+    split: HostSplit, batch_size: int, length_buckets: int
+) -> Iterator[EvalBatches]:
+    """Batches that have every example once, the shortest lengths first."""
+    buckets = np.array(bucket_lengths(split.inputs.shape[-1], length_buckets))
+    example_lengths = split.example_lengths()
+    order = np.arange(split.num_examples, dtype=np.int32)
+    if len(buckets) > 1:
+        order = order[np.argsort(example_lengths, kind="stable")]
+
+    num_batches = -(-len(order) // batch_size)
+    position = np.arange(num_batches * batch_size).reshape(num_batches, batch_size)
+    # The last batch is filled by repeating the last example, with weight 0.
+    example_ids = order[np.minimum(position, len(order) - 1)]
+    weights = (position < len(order)).astype(np.float32)
+
+    longest = example_lengths[example_ids].max(1)
+    lengths = buckets[np.searchsorted(buckets, longest)]
+    for length in np.unique(lengths):
+        has_length = lengths == length
+        yield EvalBatches(int(length), example_ids[has_length], weights[has_length])

@@ -95,7 +95,8 @@ def device_put_global(
 
     def put(array: Any) -> jax.Array:
         if is_random_key(array):
-            return jax.random.wrap_key_data(put(jax.random.key_data(array)))
+            numbers = put(jax.random.key_data(array))
+            return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(array))
         array = np.asarray(array)
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 

@@ -2,325 +2,471 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
 
-from nystromformer.errors import CheckpointError, ConfigError, NotFiniteError
+from nystromformer.errors import (
+    CheckpointError,
+    ConfigError,
+    Interrupted,
+    NotFiniteError,
+)
 from nystromformer.run_files import BEST_FOLDER
 from nystromformer.training import checkpoint
-from nystromformer.training.chunk_timer import ChunkTimer
-from nystromformer.training.compiled import Programs
-from nystromformer.training.data import HostSplit, train_example_ids
-from nystromformer.training.devices import all_hosts_max, device_put_global, is_host_0
-from nystromformer.training.evaluate import evaluate
-from nystromformer.training.interrupt import Interrupted, StopFlag
-from nystromformer.training.metrics import Totals
+from nystromformer.training.data import (
+    MAX_CHUNK,
+    HostSplit,
+    eval_batches,
+    train_example_ids,
+)
+from nystromformer.training.devices import DATA, all_hosts_max, device_put_global
+from nystromformer.training.objective import Totals
 from nystromformer.training.output import MetricsWriter, Progress, say
-from nystromformer.training.run_state import RunState
-from nystromformer.training.step import State, Weights
+from nystromformer.training.step import Programs, State, Weights
 from nystromformer.training_config import TrainConfig
 
+# Between two chunks the host looks at the clock, at signals and at the metrics.
+SECONDS_PER_CHUNK = 1.0
+# An embedding gives NaN for a token that it does not have, and so does a cross-entropy
+# for a class.
+ADVICE = (
+    "if the model has every token and class of the data, a lower "
+    "config.optimizer.learning_rate may help, in a new workdir"
+)
 
-class Trainer:
-    """One training run in a workdir, new or resumed from its newest checkpoint.
+
+class ChunkTimer:
+    """Measures chunks, and chooses the size of the next one.
+
+    Attributes:
+      size: the number of batches of the next chunk, the same in every process. The
+        first chunk has one, as its program may still have to be compiled.
+      seconds: the duration of the last chunk; 0 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.size = 1
+        self.seconds = 0.0
+
+    @contextlib.contextmanager
+    def measure(self, num_batches: int) -> Iterator[None]:
+        """Measures the work on a chunk of num_batches, which is done inside."""
+        is_first = self.seconds == 0
+        start = time.monotonic()
+        yield
+        self.seconds = time.monotonic() - start
+        if is_first:
+            return  # its time may be that of the compiler
+        size = round(SECONDS_PER_CHUNK / self.seconds * num_batches)
+        self.size = all_hosts_max(min(max(size, 1), MAX_CHUNK))
+
+
+@dataclasses.dataclass
+class Record:
+    """What a run remembers beside its arrays, as the JSON of a checkpoint.
+
+    Attributes:
+      wall_seconds: the time of training, in all sessions together.
+      evaluated: the last step at which validation was measured.
+      best_step: the step with the best weights, the first of equals.
+      best_value: the selected metric of these weights, on validation.
+      compiled_bytes: the bytes that the compiled training step holds at once.
+      sessions: the step at which each session began, and by which program.
+      init_from_sha256: the sha256 of the weights with which the run began, if they are
+        those of another run.
+      data_sha256: split -> sha256 of its data.
+    """
+
+    wall_seconds: float = 0.0
+    evaluated: int = -1
+    best_step: int | None = None
+    best_value: float | None = None
+    compiled_bytes: int | None = None
+    sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    init_from_sha256: str | None = None
+    data_sha256: dict[str, str] | None = None
+
+    def is_improved_by(self, value: float, higher_is_better: bool) -> bool:
+        """Whether this value of the selected metric is better than all before."""
+        if not math.isfinite(value):
+            return False  # no later value would be better than a NaN
+        if self.best_value is None:
+            return True
+        if higher_is_better:
+            return value > self.best_value
+        return value < self.best_value
+
+
+@dataclasses.dataclass
+class Run:
+    """A run in its workdir, which `open_run` has checked.
+
+    Attributes:
+      programs: the compiled functions, which also know the objective and the mesh.
+      config: the steps, intervals, batches and seed.
+      splits: the data.
+      workdir: the folder of the run.
+      settings: the settings of the run as JSON has them.
+      step: the steps that have been taken.
+      state: weights, optimizer and totals after this step, on the devices.
+      best: the weights with the best validation so far, on the host.
+      record: what else a checkpoint holds.
+    """
+
+    programs: Programs
+    config: TrainConfig
+    splits: Mapping[str, HostSplit]
+    workdir: epath.Path
+    settings: Mapping[str, Any] | None
+    step: int
+    state: State
+    best: Weights
+    record: Record
+
+
+def open_run(
+    programs: Programs,
+    config: TrainConfig,
+    splits: Mapping[str, Any],
+    workdir: epath.PathLike,
+    *,
+    init_weights: Callable[[Weights], Weights] | None = None,
+    init_from_sha256: str | None = None,
+    data_sha256: dict[str, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    session: Mapping[str, Any] | None = None,
+) -> Run:
+    """Begins a run, or resumes it from the newest checkpoint; writes nothing.
 
     Args:
-      programs: the compiled functions, which also know the objective and the mesh.
+      programs: the compiled functions.
       config: the steps, intervals, batches and seed.
       splits: "train", "validation", "test" and any others that begin with "test", as
         `HostSplit.from_split` takes them.
       workdir: an existing folder, or one in a bucket; the same for every process.
       init_weights: a function of the fresh weights, on the host, that returns the
         weights to begin with; None keeps the fresh ones.
+      init_from_sha256: the sha256 of the weights from which they come.
       data_sha256: split -> sha256 of its data.
       settings: the settings of the run as JSON has them, for TensorBoard. They are
         saved with the best weights, too, and so tell whose weights these are.
+      session: what to remember of this session, such as the versions.
 
     Raises:
-      ConfigError: a split has no examples, train has fewer than a batch, or the config
-        says no number of steps.
+      ConfigError: a split has no examples or no labels, train has fewer examples than a
+        batch, or the config says no number of steps.
       CheckpointError: no checkpoint can be read, or the run was trained on data with
         a different data_sha256.
     """
+    host_splits = {name: HostSplit.from_split(split) for name, split in splits.items()}
+    _check_splits(host_splits, config)
 
-    def __init__(
-        self,
-        programs: Programs,
-        config: TrainConfig,
-        splits: dict[str, Any],
-        workdir: Any,
-        init_weights: Callable[[Weights], Weights] | None = None,
-        data_sha256: dict[str, str] | None = None,
-        settings: Mapping[str, Any] | None = None,
-    ):
-        self.programs = programs
-        self.objective = programs.objective
-        self.mesh = programs.mesh
-        self.config = config
-        self.workdir = epath.Path(workdir)
-        self.splits = {
-            name: HostSplit.from_split(split) for name, split in splits.items()
-        }
-        self._check_splits()
-        self.settings = settings
-        self.timer = ChunkTimer()
-        self.stop = StopFlag()
-
-        seed = np.uint32(config.seed)
-        shapes: State = programs.init.eval_shape(seed)
-        restored = checkpoint.restore(self.workdir, (shapes, shapes.weights))
-        if restored is not None:
-            (state, self.best), meta = restored
-            self.state = device_put_global(self.mesh, state)
-            self.run_state = RunState(**meta)
-        else:
-            self.state = programs.init(seed)
-            self.best = jax.device_get(self.state.weights)
-            self.run_state = RunState(data_sha256=data_sha256)
-            if init_weights is not None:
-                weights = device_put_global(self.mesh, init_weights(self.best))
-                self.state = self.state._replace(weights=weights)
-        if self.run_state.data_sha256 != data_sha256:
-            raise CheckpointError(
-                f"the run in {workdir} was trained on other data: correct source_dir "
-                "or data_dir"
-            )
-
-        self.step = int(self.state.step)
-        self.saved_step = self.step
-        self.writer = MetricsWriter(
-            workdir,
-            step=self.step,
-            evaluated=self.run_state.evaluated,
-            settings=settings,
-            score=self.objective.select,
+    mesh = programs.mesh
+    seed = np.uint32(config.seed)
+    shapes: State = programs.init.eval_shape(seed)
+    restored = checkpoint.restore(workdir, (shapes, shapes.weights))
+    if restored is not None:
+        (host_state, best), meta = restored
+        state = device_put_global(mesh, host_state)
+        record = Record(**meta)
+    else:
+        state = programs.init(seed)
+        best = jax.device_get(state.weights)
+        record = Record(data_sha256=data_sha256, init_from_sha256=init_from_sha256)
+        if init_weights is not None:
+            weights = device_put_global(mesh, init_weights(best))
+            state = state._replace(weights=weights)
+    if record.data_sha256 != data_sha256:
+        raise CheckpointError(
+            f"the run in {workdir} was trained on other data: correct source_dir "
+            "or data_dir"
         )
 
-    def fit(self) -> dict[str, Any]:
-        """Trains to the end, then measures the test splits with the best weights.
+    step = int(state.step)
+    record.sessions.append({"step": step, **(session or {})})
+    return Run(
+        programs=programs,
+        config=config,
+        splits=host_splits,
+        workdir=epath.Path(workdir),
+        settings=settings,
+        step=step,
+        state=state,
+        best=best,
+        record=record,
+    )
 
-        Returns:
-          What training adds to result.json.
 
-        Raises:
-          Interrupted: a signal has come. The state is saved.
-          NotFiniteError: a loss, a gradient, or every validation was not finite.
-            Nothing is saved after the last checkpoint.
-        """
-        config = self.config
-        start_time = time.monotonic() - self.run_state.wall_seconds
-        if self.step:
-            say(f"resuming from step {self.step}")
-
-        with self.stop, contextlib.closing(self.writer):
-            self._compile()
-            progress = Progress(self.step, config.num_steps)
-            with contextlib.closing(progress):
-                while self.step < config.num_steps or self._is_validation_due():
-                    # A signal may have ended a validation. The resumed run then
-                    # validates before it trains.
-                    if not self._is_validation_due():
-                        throughput = self._train_chunk()
-                        self._log(progress, throughput)
-                    if self._is_validation_due():
-                        self._validate()
-
-                    self.run_state.wall_seconds = time.monotonic() - start_time
-                    signum = self._signum()
-                    if signum or self._is_due(config.checkpoint_every):
-                        self._save()
-                    if signum:
-                        raise Interrupted(signum, self.step)
-
-                test_metrics = self._test()
-                self.run_state.wall_seconds = time.monotonic() - start_time
-                return self._result(test_metrics)
-
-    def _check_splits(self) -> None:
-        """Raises ConfigError for what could not be trained or measured."""
-        if not self.config.num_steps:
-            raise ConfigError("give train.num_steps: epochs need an Experiment")
-        for name, split in self.splits.items():
-            if not split.num_examples:
-                raise ConfigError(f"the split {name} has no examples")
-        num_examples = self.splits["train"].num_examples
-        if num_examples < self.config.batch_size:
-            raise ConfigError(
-                f"train.batch_size={self.config.batch_size} is over the {num_examples} "
-                "training examples: take a smaller one"
-            )
-
-    def delete_checkpoints(self) -> None:
-        """Deletes what only an unfinished run needs."""
-        if is_host_0():
-            (self.workdir / checkpoint.FOLDER).rmtree()
-
-    def _is_due(self, interval: int) -> bool:
-        """Whether something is due that happens every so many steps, and at the end."""
-        is_at_end = self.step == self.config.num_steps
-        return is_at_end or self.step % interval == 0
-
-    def _is_validation_due(self) -> bool:
-        is_new = self.step > max(self.run_state.evaluated, 0)
-        return is_new and self._is_due(self.config.eval_every)
-
-    def _signum(self) -> int:
-        """The signal that asks this run to stop, whichever process got it; 0 = none."""
-        return all_hosts_max(self.stop.signum or 0)
-
-    def _compile(self) -> None:
-        """Compiles the training step, unless no step is left."""
-        is_jit_disabled = jax.config.values["jax_disable_jit"]
-        if self.step < self.config.num_steps and not is_jit_disabled:
-            self.run_state.compiled_bytes = self.programs.compile(
-                self.splits["train"], self.config.batch_size
-            )
-
-    def _train_chunk(self) -> float:
-        """Trains for about a second, and not past the next event.
-
-        Returns the examples per second.
-        """
-        config = self.config
-        train = self.splits["train"]
-        num_steps = min(self.timer.size, config.num_steps - self.step)
-        intervals = (config.log_every, config.eval_every, config.checkpoint_every)
-        for interval in intervals:
-            num_steps = min(num_steps, interval - self.step % interval)
-
-        with self.timer.measure(num_steps):
-            chunk = train.chunk(self._example_ids(self.step, num_steps), self.mesh)
-            self.state, finite = self.programs.train_chunk(self.state, chunk)
-            train.prefetch(self._example_ids(self.step + num_steps, num_steps))
-            self.step = int(self.state.step)  # waits for the devices
-
-        culprits = jax.device_get(finite).name_culprits()
-        if culprits:
-            [example_ids] = self._example_ids(self.step - 1, 1)
-            raise NotFiniteError(
-                f"step {self.step}: not finite: {culprits}; if the model has a class "
-                f"for the label {train.labels[example_ids].max()}, a lower "
-                "config.optimizer.learning_rate may help, in a new workdir"
-            )
-        return num_steps * config.batch_size / self.timer.seconds
-
-    def _example_ids(self, first_step: int, num_steps: int) -> np.ndarray:
-        """The training examples of steps first_step, …, int32 [num_steps, B]."""
-        return train_example_ids(
-            seed=self.config.seed,
-            first_step=first_step,
-            num_steps=num_steps,
-            num_examples=self.splits["train"].num_examples,
-            batch_size=self.config.batch_size,
+def _check_splits(splits: Mapping[str, HostSplit], config: TrainConfig) -> None:
+    """Raises ConfigError for what could not be trained or measured."""
+    if not config.num_steps:
+        raise ConfigError("give train.num_steps: epochs need an Experiment")
+    for name, split in splits.items():
+        if not split.num_examples:
+            raise ConfigError(f"the split {name} has no examples")
+        if (split.labels < 0).all():
+            raise ConfigError(f"no token of the split {name} has a label")
+    num_examples = splits["train"].num_examples
+    if num_examples < config.batch_size:
+        raise ConfigError(
+            f"train.batch_size={config.batch_size} is over the {num_examples} "
+            "training examples: take a smaller one"
         )
 
-    def _log(self, progress: Progress, throughput: float) -> None:
-        """Shows the metrics since the last line, and writes a line when it is due."""
-        means = self.state.totals.means()
-        means.pop("examples")
-        progress.update(self.step, means, throughput)
-        if self._is_due(self.config.log_every):
-            means["examples_per_second"] = throughput
-            self.writer.write(self.step, "train", means)
-            zero = Totals.zero(self.objective.metrics)
-            self.state = self.state._replace(totals=device_put_global(self.mesh, zero))
 
-    def _evaluate(self, weights: Weights, split: str) -> dict[str, float] | None:
-        """The metrics of a split; None if the run is asked to stop meanwhile."""
-        metrics = evaluate(
-            self.programs,
-            weights,
-            self.splits[split],
-            batch_size=self.config.batch_size // self.config.grad_accum_steps,
-            length_buckets=self.config.length_buckets,
-            should_stop=lambda: self._signum() > 0,
+def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any]:
+    """Trains to the end, then measures the test splits with the best weights.
+
+    Args:
+      run: the run, which is changed.
+      should_stop: gives the number of the signal that asks this process to stop, or 0.
+        It is called about once a second.
+
+    Returns:
+      What training adds to result.json.
+
+    Raises:
+      Interrupted: `should_stop` asked for it, in any process. The state is saved.
+      NotFiniteError: a loss, a gradient, or every validation was not finite.
+        Nothing is saved after the last checkpoint.
+    """
+    config = run.config
+    record = run.record
+    objective = run.programs.objective
+    mesh = run.programs.mesh
+    start_time = time.monotonic() - record.wall_seconds
+    saved_step = run.step
+
+    def stop_signal() -> int:
+        """The signal that asks the run to stop, whichever process got it; 0 = none."""
+        return all_hosts_max(should_stop())
+
+    if run.step:
+        say(f"resuming from step {run.step}")
+    if run.step < config.num_steps and not jax.config.values["jax_disable_jit"]:
+        record.compiled_bytes = run.programs.compile(
+            run.splits["train"], config.batch_size
         )
-        if metrics and not math.isfinite(metrics["loss"]):
-            raise NotFiniteError(
-                f"step {self.step}: the {split} loss is not finite; a lower "
-                "config.optimizer.learning_rate may help, in a new workdir"
-            )
-        return metrics
 
-    def _validate(self) -> None:
-        """Measures the validation split, and keeps the weights if they are the best."""
-        metrics = self._evaluate(self.state.weights, "validation")
+    writer = MetricsWriter(
+        run.workdir,
+        step=run.step,
+        evaluated=record.evaluated,
+        settings=run.settings,
+        score=objective.select,
+    )
+    progress = Progress(run.step, config.num_steps)
+    timer = ChunkTimer()
+    with contextlib.closing(writer), contextlib.closing(progress):
+        while run.step < config.num_steps or _is_validation_due(run):
+            # A signal may have ended a validation. The resumed run then validates
+            # before it trains.
+            if not _is_validation_due(run):
+                throughput = _train_chunk(run, timer)
+                means = run.state.totals.means()  # since the last line in the file
+                means.pop("examples")
+                progress.update(run.step, means, throughput)
+                if _is_due(run, config.log_every):
+                    means["examples_per_second"] = throughput
+                    writer.write(run.step, "train", means)
+                    zero = device_put_global(mesh, Totals.zero(objective.metrics))
+                    run.state = run.state._replace(totals=zero)
+
+            if _is_validation_due(run):
+                _validate(run, writer, stop_signal)
+
+            record.wall_seconds = time.monotonic() - start_time
+            signum = stop_signal()
+            is_saved = run.step == saved_step
+            if not is_saved and (signum or _is_due(run, config.checkpoint_every)):
+                checkpoint.save_step(
+                    run.workdir,
+                    run.step,
+                    state=(run.state, run.best),
+                    meta=dataclasses.asdict(record),
+                )
+                saved_step = run.step
+            if signum:
+                raise Interrupted(signum, run.step)
+
+        test_metrics = _test(run, writer, stop_signal)
+
+    record.wall_seconds = time.monotonic() - start_time
+    return {
+        "steps": run.step,
+        "metric": objective.select,
+        f"validation_{objective.select}": record.best_value,
+        **test_metrics,
+        "examples_per_second": writer.median("examples_per_second"),
+        "wall_seconds": record.wall_seconds,
+        "best_step": record.best_step,
+        "compiled_bytes": record.compiled_bytes,
+        "init_from_sha256": record.init_from_sha256,
+        "data_sha256": record.data_sha256,
+        "params_sha256": checkpoint.weights_sha256(run.best),
+    }
+
+
+def _is_due(run: Run, interval: int) -> bool:
+    """Whether something is due that happens every so many steps, and at the end."""
+    return run.step == run.config.num_steps or run.step % interval == 0
+
+
+def _is_validation_due(run: Run) -> bool:
+    is_new = run.step > max(run.record.evaluated, 0)
+    return is_new and _is_due(run, run.config.eval_every)
+
+
+def _train_chunk(run: Run, timer: ChunkTimer) -> float:
+    """Trains for about a second, and not past the next event.
+
+    Returns the examples per second.
+    """
+    config = run.config
+    split = run.splits["train"]
+    intervals = (config.log_every, config.eval_every, config.checkpoint_every)
+    until_events = [interval - run.step % interval for interval in intervals]
+    num_steps = min(timer.size, config.num_steps - run.step, *until_events)
+    example_ids = functools.partial(
+        train_example_ids,
+        seed=config.seed,
+        num_steps=num_steps,
+        num_examples=split.num_examples,
+        batch_size=config.batch_size,
+    )
+
+    with timer.measure(num_steps):
+        chunk = split.chunk(example_ids(first_step=run.step), run.programs.mesh)
+        run.state, finite = run.programs.train_chunk(run.state, chunk)
+        split.prefetch(example_ids(first_step=run.step + num_steps))
+        run.step = int(run.state.step)  # waits for the devices
+
+    culprits = jax.device_get(finite).name_culprits()
+    if culprits:
+        raise NotFiniteError(f"step {run.step}: not finite: {culprits}; {ADVICE}")
+    return num_steps * config.batch_size / timer.seconds
+
+
+def _validate(run: Run, writer: MetricsWriter, stop_signal: Callable[[], int]) -> None:
+    """Measures the validation split, and keeps the weights if they are the best."""
+    metrics = _measure(run, run.state.weights, "validation", stop_signal)
+    if metrics is None:
+        return
+    writer.write(run.step, "validation", metrics)
+    run.record.evaluated = run.step
+    objective = run.programs.objective
+    value = metrics[objective.select]
+    if run.record.is_improved_by(value, objective.higher_is_better):
+        run.record.best_step = run.step
+        run.record.best_value = value
+        run.best = jax.device_get(run.state.weights)
+        _save_best(run)
+
+    metrics.pop("examples")
+    texts = [f"{name} {value:.4f}" for name, value in metrics.items()]
+    say(f"step {run.step}: validation {', '.join(texts)}")
+
+
+def _test(
+    run: Run, writer: MetricsWriter, stop_signal: Callable[[], int]
+) -> dict[str, float]:
+    """Measures each test split with the best weights.
+
+    Returns the metrics by split and name, as in "test_accuracy".
+    """
+    if run.record.best_step is None:
+        raise NotFiniteError(
+            f"the validation {run.programs.objective.select} was never finite, though "
+            "the loss was: see whether anything in the split counts for it"
+        )
+    weights = device_put_global(run.programs.mesh, run.best)
+    test_metrics = {}
+    for split in run.splits:
+        if not split.startswith("test"):
+            continue
+        metrics = _measure(run, weights, split, stop_signal)
         if metrics is None:
-            return
-        self.writer.write(self.step, "validation", metrics)
-        self.run_state.evaluated = self.step
-        value = metrics[self.objective.select]
-        if self.run_state.is_improved_by(value, self.objective.higher_is_better):
-            self.run_state.best_step = self.step
-            self.run_state.best_value = value
-            self.best = jax.device_get(self.state.weights)
-            self._save_best()
+            raise Interrupted(stop_signal(), run.step)
+        writer.write(run.step, split, metrics)
+        test_metrics |= {f"{split}_{name}": x for name, x in metrics.items()}
+    # A session that was killed may have written newer weights there than its last
+    # checkpoint knows. They are replaced by those that were tested.
+    _save_best(run)
+    return test_metrics
 
-        metrics.pop("examples")
-        texts = [f"{name} {value:.4f}" for name, value in metrics.items()]
-        say(f"step {self.step}: validation {', '.join(texts)}")
 
-    def _save(self) -> None:
-        """Saves a checkpoint, unless this step has one."""
-        if self.step == self.saved_step:
-            return
-        checkpoint.save_step(
-            self.workdir,
-            self.step,
-            state=(self.state, self.best),
-            meta=dataclasses.asdict(self.run_state),
+def _save_best(run: Run) -> None:
+    """Saves the best weights where others load them."""
+    checkpoint.save_weights(run.workdir / BEST_FOLDER, run.best, meta=run.settings)
+
+
+def _measure(
+    run: Run, weights: Weights, split: str, stop_signal: Callable[[], int]
+) -> dict[str, float] | None:
+    """The metrics of a split; None if the run is asked to stop meanwhile."""
+    metrics = evaluate(
+        run.programs,
+        weights,
+        run.splits[split],
+        batch_size=run.config.batch_size // run.config.grad_accum_steps,
+        length_buckets=run.config.length_buckets,
+        should_stop=lambda: stop_signal() > 0,
+    )
+    if metrics and not math.isfinite(metrics["loss"]):
+        raise NotFiniteError(
+            f"step {run.step}: the {split} loss is not finite; {ADVICE}"
         )
-        self.saved_step = self.step
+    return metrics
 
-    def _save_best(self) -> None:
-        """Saves the best weights where others load them."""
-        folder = self.workdir / BEST_FOLDER
-        checkpoint.save_weights(folder, self.best, meta=self.settings)
 
-    def _test(self) -> dict[str, float]:
-        """Measures each test split with the best weights.
+def evaluate(
+    programs: Programs,
+    weights: Weights,
+    split: HostSplit,
+    batch_size: int,
+    length_buckets: int = 1,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, float] | None:
+    """Measures a split.
 
-        Returns the metrics by split and name, as in "test_accuracy".
-        """
-        if self.run_state.best_step is None:
-            raise NotFiniteError(
-                f"the validation {self.objective.select} was never finite; a lower "
-                "config.optimizer.learning_rate may help, in a new workdir"
-            )
-        weights = device_put_global(self.mesh, self.best)
-        test_metrics = {}
-        for split in self.splits:
-            if not split.startswith("test"):
-                continue
-            metrics = self._evaluate(weights, split)
-            if metrics is None:
-                raise Interrupted(self._signum(), self.step)
-            self.writer.write(self.step, split, metrics)
-            test_metrics |= {f"{split}_{name}": x for name, x in metrics.items()}
-        # A session that was killed may have written newer weights there than its last
-        # checkpoint knows. They are replaced by those that were tested.
-        self._save_best()
-        return test_metrics
+    Args:
+      weights: the weights of the model, on the mesh of the programs.
+      length_buckets: the number of lengths that batches are cut to. With several,
+        examples of similar length share a batch.
+      should_stop: a function that is called after every chunk.
 
-    def _result(self, test_metrics: dict[str, float]) -> dict[str, Any]:
-        """What training adds to result.json."""
-        run_state = self.run_state
-        return {
-            "steps": self.step,
-            "metric": self.objective.select,
-            f"validation_{self.objective.select}": run_state.best_value,
-            **test_metrics,
-            "examples_per_second": self.writer.median("examples_per_second"),
-            "wall_seconds": run_state.wall_seconds,
-            "best_step": run_state.best_step,
-            "compiled_bytes": run_state.compiled_bytes,
-            "init_from_sha256": run_state.init_from_sha256,
-            "data_sha256": run_state.data_sha256,
-            "params_sha256": checkpoint.weights_sha256(self.best),
-        }
+    Returns:
+      The metrics, and `examples`, their number; None when asked to stop.
+    """
+    mesh = programs.mesh
+    totals = device_put_global(mesh, Totals.zero(programs.objective.metrics))
+    for batches in eval_batches(split, batch_size, length_buckets):
+        timer = ChunkTimer()  # The program of each length is compiled anew.
+        start = 0
+        while start < len(batches.example_ids):
+            in_chunk = slice(start, start + timer.size)
+            example_ids = batches.example_ids[in_chunk]
+            with timer.measure(len(example_ids)):
+                chunk = split.chunk(example_ids, mesh)
+                example_weights = np.resize(
+                    batches.weights[in_chunk], chunk.places.shape
+                )
+                totals = programs.eval_chunk(
+                    weights,
+                    chunk,
+                    device_put_global(mesh, example_weights, axes=(None, DATA)),
+                    totals,
+                    length=batches.length,
+                )
+                jax.block_until_ready(totals)
+            start += len(example_ids)
+            if should_stop():
+                return None
+    return totals.means()

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.base import Attention
-from nystromformer.attention.inputs import key_mask, zero_garbage
+from nystromformer.attention import ATTENTIONS, find_attention
+from nystromformer.attention.base import Attention, check_key_mask, zero_garbage
 from nystromformer.attention.nystrom import nystrom_attention
 from tests.attention.cases import MASK as PADDING
 from tests.attention.cases import (
@@ -56,6 +55,29 @@ class CallRecorder(Attention):
         )
         sums = (2 * key + 3 * value).sum(0)
         return query + sums[None] + code.astype(query.dtype)
+
+
+class ListKeeper(CallRecorder):
+    """It keeps what its option is, and a user's own is often a list."""
+
+    def __init__(self, *, sizes=(1, 2), **common):
+        super().__init__(**common)
+        self.sizes = sizes
+
+
+@pytest.mark.parametrize(
+    "sizes", [[1, 2], (1, [2]), {"first": 1}, nnx.Dict(inner=nnx.static([1, 2]))]
+)
+def test_an_attribute_that_cannot_be_hashed_is_named(sizes):
+    attention = ListKeeper(
+        sizes=sizes, num_heads=N, head_dim=H, max_length=S, rngs=nnx.Rngs(0)
+    )
+    query = jnp.asarray(QUERY)
+    key = jnp.asarray(KEY)
+    with pytest.raises(ValueError, match=r"'(sizes|inner)' of ListKeeper .*a tuple"):
+        attention(query, key, key)
+    attention.sizes = (1, 2)
+    attention(query, key, key)
 
 
 def attend_and_record(query=QUERY, key=KEY, value=KEY, **options):
@@ -106,7 +128,7 @@ FIRST_EXAMPLE = np.array([True, False])
     ids=["[B,1,1,S]", "[S]", "[1,1,1,S]", "[B,1,1,1]", "[]"],
 )
 def test_key_mask_broadcasts(mask, expected):
-    np.testing.assert_array_equal(key_mask(mask, B, S), expected)
+    np.testing.assert_array_equal(check_key_mask(mask, B, S), expected)
 
 
 def ones(*shape):
@@ -201,7 +223,7 @@ def test_self_attention_rejects_unequal_lengths():
         make("identity")(query, key, key)
 
 
-CROSS = [name for name, cls in ATTENTIONS.items() if not cls.self_attention_only]
+CROSS = [name for name in ATTENTIONS if not find_attention(name).self_attention_only]
 
 
 def make_cross(name, **sizes):
@@ -266,6 +288,19 @@ def test_cross_attention_means_the_same_with_as_many_keys_as_queries_and_with_mo
     with_more = attend_with(one_more(key), one_more(value), one_more(keys_seen))
     error = relative_error(with_more[queries_seen], out[queries_seen])
     assert error <= TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize("name", ["nystrom_attention", *CROSS])
+def test_queries_of_padding_change_nothing_however_few_the_others_are(name):
+    """They are five, and landmarks seven."""
+    attend = jax.jit(make_cross(name))
+    query, key, value = random_qkv()
+    mask = PADDING[:, None, None]
+    counts = np.arange(PADDING.shape[1]) % 13 == 3
+    alone = attend(query[:, counts], key, value, mask=mask, query_mask=True)
+    with_nan = jnp.where(counts[:, None, None], query, np.nan)
+    padded = attend(with_nan, key, value, mask=mask, query_mask=counts)
+    assert relative_error(padded[:, counts], alone) <= TOLERANCE["float32"]
 
 
 def test_cross_attention_without_a_query_mask_is_taken_for_self_attention():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import ATTENTIONS, find_attention
 from tests.attention.cases import (
     KINDS,
     MASK,
@@ -41,7 +41,7 @@ def having(property_name):
 
 def make_default(name, max_length):
     """The attention of one head with its default options."""
-    return ATTENTIONS[name](
+    return find_attention(name)(
         num_heads=1, head_dim=H, max_length=max_length, rngs=nnx.Rngs(0)
     )
 
@@ -185,7 +185,7 @@ def test_attention_has_gradients_for_its_projections_and_parameters(name):
     )
     for gradient in jax.tree.leaves(params):
         assert gradient.any()
-    uses_query_and_key = ATTENTIONS[name].num_projections > 1
+    uses_query_and_key = find_attention(name).num_projections > 1
     is_used = [bool(gradient.any()) for gradient in input_gradients]
     assert is_used == [uses_query_and_key, uses_query_and_key, True]
 

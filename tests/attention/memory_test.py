@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import ATTENTIONS, find_attention
 from tests.attention.cases import H
 
 # Exact attention has the scores of [T, S], all of them or a block of queries.
@@ -34,7 +34,7 @@ def test_attention_memory_is_linear_in_length(name):
     """With the default options."""
 
     def make_default(length):
-        return ATTENTIONS[name](
+        return find_attention(name)(
             num_heads=1, head_dim=H, max_length=length, rngs=nnx.Rngs(0)
         )
 

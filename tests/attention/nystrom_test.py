@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nystromformer.attention.nystrom import depthwise_conv, nystrom_attention
-from nystromformer.precision import tensor_core_precision
+from nystromformer.ops import tensor_core_precision
 from tests import paper
 from tests.attention.cases import KINDS, MASK, B, H, N, make, normal
 from tests.attention.cases import MAX_LENGTH as L
@@ -121,12 +121,13 @@ def test_nystrom_attention_gradients_are_derivatives_of_the_paper(num_valid):
             )
 
 
+@pytest.mark.parametrize("few", ["mask", "query_mask"])
 @pytest.mark.parametrize("pinv_init", ["per_matrix", "per_batch"])
-def test_nystrom_attention_of_few_tokens_is_finite_with_many_iterations(pinv_init):
+def test_nystrom_attention_of_few_tokens_is_finite_with_many_iterations(pinv_init, few):
     """With fewer tokens than landmarks the inverse has no use, and would diverge."""
-    mask = np.arange(L) < 5
     attend = functools.partial(
-        compile_nystrom(num_pinv_iters=40, pinv_init=pinv_init), mask=mask
+        compile_nystrom(num_pinv_iters=40, pinv_init=pinv_init),
+        **{few: np.arange(L) < 5},
     )
 
     def total(query, key, value):

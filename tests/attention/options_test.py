@@ -16,12 +16,13 @@ from nystromformer.attention import (
     ATTENTIONS,
     CONFIG_KEYS,
     check_attention,
+    find_attention,
     make_attention,
     register_attention,
 )
 from nystromformer.attention.base import Attention
 from nystromformer.attention.nystrom import NystromAttention, nystrom_attention
-from nystromformer.open_groups import AttentionConfig
+from nystromformer.config import AttentionConfig
 from tests.attention.cases import make, random_qkv
 
 
@@ -55,16 +56,16 @@ def test_register_attention_takes_a_class_again(registered_shifted):
     """A config imports its file once more, which makes another class of that name."""
     same_name = type("Shifted", (Shifted,), {"__module__": "config_of_it"})
     register_attention("shifted", same_name)
-    assert ATTENTIONS["shifted"] is same_name
+    assert find_attention("shifted") is same_name
 
 
 @pytest.mark.parametrize(
-    "cls", [type("Other", (Shifted,), {}), Attention, ATTENTIONS["linear"]]
+    "cls", [type("Other", (Shifted,), {}), Attention, find_attention("linear")]
 )
 def test_register_attention_rejects_a_name_that_is_taken(registered_shifted, cls):
     with pytest.raises(ValueError, match="'shifted' is taken"):
         register_attention("shifted", cls)
-    assert ATTENTIONS["shifted"] is Shifted
+    assert find_attention("shifted") is Shifted
 
 
 def write_attention(path):
@@ -88,7 +89,7 @@ def test_register_attention_goes_by_the_file_of_a_class(tmp_path):
         register_attention("mine", class_elsewhere)
         with pytest.raises(ValueError, match="'mine' is taken"):
             register_attention("mine", other_class)
-        assert ATTENTIONS["mine"] is class_elsewhere
+        assert find_attention("mine") is class_elsewhere
     finally:
         del ATTENTIONS["mine"]
 
@@ -103,7 +104,7 @@ def test_register_attention_takes_annotations_for_type_checkers_alone(tmp_path):
         "if TYPE_CHECKING:\n"
         "    from collections.abc import Sequence\n"
         "    from typing import Unpack\n"
-        "    from nystromformer.attention.options import CommonArguments\n"
+        "    from nystromformer.attention.base import CommonArguments\n"
         "class Mine(Attention):\n"
         "    def __init__(self, *, by: int = 1, sizes: Sequence[int] = (),\n"
         "                 **common: Unpack[CommonArguments]):\n"
@@ -137,7 +138,7 @@ def test_register_attention_rejects_unknown_paper_options(registered_shifted):
     wrong_class = type("Shifted", (Shifted,), {"paper_options": {"of": 2}})
     with pytest.raises(ValueError, match=r"Shifted has no option 'of'.*by"):
         register_attention("shifted", wrong_class)
-    assert ATTENTIONS["shifted"] is Shifted
+    assert find_attention("shifted") is Shifted
 
 
 class Fewer(NystromAttention):
@@ -216,14 +217,15 @@ def test_help_of_make_attention_has_every_option(name):
         option: ast.literal_eval(default)
         for option, default in re.findall(r"(\w+)=([^,\s]+)", entry)
     }
-    expected = ATTENTIONS[name].options()
+    expected = find_attention(name).options()
     assert options == {option: x.default for option, x in expected.items()}
 
 
 def test_help_of_make_attention_has_the_options_of_the_paper():
     """Each behind the name of its attention."""
     paragraph = make_attention.__doc__.split("Configs start")[1].split("Args:")[0]
-    for name, cls in ATTENTIONS.items():
+    for name in ATTENTIONS:
+        cls = find_attention(name)
         for option, value in cls.paper_options.items():
             assert re.search(rf'"{name}"[^"]*\s{option}={value}\b', paragraph)
 

@@ -9,10 +9,10 @@ from flax import nnx
 
 from nystromformer import factors, landmarks, nystrom
 from nystromformer.attention import ATTENTIONS
-from nystromformer.attention.hashing import hash_buckets, random_rotations
 from nystromformer.attention.performer import draw_projection
+from nystromformer.attention.reformer import hash_buckets, random_rotations
 from nystromformer.encoder import Encoder, EncoderConfig
-from nystromformer.precision import tensor_core_precision
+from nystromformer.ops import tensor_core_precision
 from tests.attention.cases import MASK, make, normal, random_qkv
 from tests.jaxpr import equations
 

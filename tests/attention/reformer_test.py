@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.attention import make_attention
-from nystromformer.attention.hashing import random_rotations
+from nystromformer.attention.reformer import random_rotations
 from tests.attention.cases import compile_one_head, make, normal, one_head
 from tests.tolerance import TOLERANCE, relative_error
 

@@ -79,6 +79,8 @@ def test_softmax_attention_drops_what_the_call_asks_for():
         }
 
     outputs = attend_in_every_way(*inputs)
+    by_array = SOFTMAX(*inputs, dropout_rate=jnp.float32(0.5), dropout_rng=rng)
+    assert relative_error(by_array, outputs["by call"]) <= TOLERANCE["same"]
     exact = outputs["exact"]
     assert relative_error(outputs["without a rate"], exact) <= TOLERANCE["same"]
     assert relative_error(outputs["rate 0"], exact) <= TOLERANCE["same"]

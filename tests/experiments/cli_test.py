@@ -1,11 +1,14 @@
 """One line and a status for what a person can mend; a traceback for a bug."""
 
 import os
+import signal
 import sys
 import tempfile
+import threading
 
 import pytest
 
+from nystromformer.experiments.cli import SIGNALS, StopFlag
 from nystromformer.experiments.plugins import load_modules
 
 PROGRAM = """
@@ -13,7 +16,7 @@ import os, signal, sys
 from etils import epath
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.training.interrupt import Interrupted
+from nystromformer.errors import Interrupted
 def main(words=None):
     {body}
 {before}
@@ -107,3 +110,60 @@ def test_commands_of_these_tests_leave_no_file(run_main, tmp_path, monkeypatch):
     assert run_main("print('ran')").stdout == "ran\n"
     assert len(os.listdir("/dev/fd")) == num_open
     assert not list(streams.iterdir())
+
+
+CACHE_PROGRAM = """
+import jax
+from nystromformer.experiments.cli import use_compilation_cache
+use_compilation_cache()
+print(jax.config.jax_compilation_cache_dir, jax.config.jax_compilation_cache_max_size)
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [("", "{home}/.cache/nystromformer 1073741824"), ("/of/mine", "/of/mine -1")],
+)
+def test_programs_are_kept_in_the_home_folder_unless_jax_has_another(
+    commands, tmp_path, folder, expected
+):
+    script = tmp_path / "script.py"
+    script.write_text(CACHE_PROGRAM)
+    environment = {"HOME": str(tmp_path), "JAX_COMPILATION_CACHE_DIR": folder}
+    done = commands.with_env(**environment).run(str(script))
+    assert done.stdout.strip() == expected.format(home=tmp_path), done.stderr
+
+
+@pytest.mark.parametrize("signum", SIGNALS)
+def test_stop_flag_is_the_first_signal_and_handlers_come_back(signum):
+    before = [signal.getsignal(x) for x in SIGNALS]
+    with StopFlag() as stop:
+        assert stop.signum is None
+        os.kill(os.getpid(), signum)
+        assert stop.signum == signum
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signum == signum
+    assert [signal.getsignal(x) for x in SIGNALS] == before
+
+
+def test_stop_flag_leaves_the_handlers_alone_outside_the_main_thread():
+    before = [signal.getsignal(x) for x in SIGNALS]
+    signums = []
+
+    def enter():
+        with StopFlag() as stop:
+            signums.append(stop.signum)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert signums == [None]
+    assert [signal.getsignal(x) for x in SIGNALS] == before
+
+
+def test_stop_flag_lets_the_second_ctrl_c_end_at_once():
+    with StopFlag() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signum == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)

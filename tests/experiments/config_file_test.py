@@ -3,9 +3,14 @@
 import os
 
 import pytest
+from etils import epath
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.config_file import format_config, load_config
+from nystromformer.experiments.config_file import (
+    format_config,
+    load_config,
+    read_config,
+)
 from tests.commands import ROOT
 
 LISTOPS = f"{ROOT}/configs/listops.py"
@@ -53,6 +58,7 @@ def test_another_objective_drops_the_options_of_the_file():
         ("/no/such.py", {}, "No such file or directory"),
         (f"{LISTOPS}:nystrm", {}, "unknown attention or preset 'nystrm'; known: "),
         (LISTOPS, {"train.num_steps": "many"}, "invalid literal for int"),
+        (LISTOPS, {"train.seed": None}, "seed must be int, got None"),
         (LISTOPS, {"train.num_step": 1}, 'Did you mean "num_steps" instead of'),
         (LISTOPS, {"train.colour": 1}, "no such key in the config: 'colour'"),
         (LISTOPS, {"train.eval_every": 0}, "eval_every must be at least 1, got 0"),
@@ -67,6 +73,20 @@ def test_load_config_rejects_in_one_line(file, changes, message):
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(file, changes)
     assert "\n" not in str(caught.value)
+
+
+def test_load_config_takes_none_for_a_number_that_may_be_none():
+    file = f"{ROOT}/configs/image.py:quick"
+    assert load_config(file).model.ignore_id == 0
+    assert load_config(file, {"model.ignore_id": None}).model.ignore_id is None
+    assert load_config(file, {"model.ignore_id": 5}).model.ignore_id == 5
+
+
+def test_load_config_takes_no_function_of_the_file_before():
+    load_config(LISTOPS)
+    message = "plans.py is no config file: it defines no get_config; configs are .*glue"
+    with pytest.raises(ConfigError, match=message):
+        load_config(f"{ROOT}/configs/plans.py")
 
 
 def test_load_config_shows_where_a_config_file_fails(tmp_path):
@@ -86,3 +106,12 @@ def test_format_config_has_a_line_for_each_key():
     assert "config.train.seed = 3" in lines
     assert "config.task.name = 'listops'" in lines
     assert not [line for line in lines if "overrides" in line]
+
+
+@pytest.mark.parametrize("content", ['{"architectures": []}', '{"task"'])
+def test_read_config_rejects_a_folder_of_something_else(tmp_path, content):
+    with pytest.raises(ConfigError, match=r"is not a run: it has no config\.json"):
+        read_config(epath.Path(tmp_path))
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"config\.json cannot be used"):
+        read_config(epath.Path(tmp_path))

@@ -109,7 +109,7 @@ def test_commands_know_what_a_config_registers(commands, words_run, tmp_path):
 
     done = commands.run("report.py", str(workdir), f"--out={tmp_path}/out")
     assert done.returncode == 0, done.stderr
-    assert f"{result['test_loss']:.2f}" in (tmp_path / "out" / "report.md").read_text()
+    assert f"{result['test_loss']:.2f}" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_evaluate_imports_the_config_file_that_registers_a_task(commands, tmp_path):

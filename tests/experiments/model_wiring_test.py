@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from nystromformer import heads
-from nystromformer.attention import ATTENTIONS, make_attention
+from nystromformer import classifiers
+from nystromformer.attention import find_attention, make_attention
 from nystromformer.config import ModelConfig, key_types
 from nystromformer.encoder import EncoderConfig
 from nystromformer.experiments.experiment import Experiment
@@ -31,11 +31,13 @@ def listops_classifier(rngs, *, pooling="mean", **changes):
         "model_dim": 64,
         "mlp_dim": 128,
         "attention": "nystrom",
-        "attention_options": ATTENTIONS["nystrom"].config_defaults(),
+        "attention_options": find_attention("nystrom").config_defaults(),
         "dropout_rate": 0.1,
     }
     config = EncoderConfig(**options | changes)
-    return heads.SequenceClassifier(config, num_classes=10, pooling=pooling, rngs=rngs)
+    return classifiers.SequenceClassifier(
+        config, num_classes=10, pooling=pooling, rngs=rngs
+    )
 
 
 # Another value than the paper's for every option of the model.
@@ -125,7 +127,7 @@ def test_the_options_of_the_attention_reach_it_in_every_layer(name, is_changed):
     experiment = Experiment(config)
     model = nnx.eval_shape(lambda: experiment.make_model(nnx.Rngs(0)))
 
-    options = ATTENTIONS[name].config_defaults() | changes
+    options = find_attention(name).config_defaults() | changes
     expected = form_by_hand(
         lambda rngs: make_attention(
             name, num_heads=2, head_dim=32, max_length=2001, rngs=rngs, **options
@@ -140,7 +142,7 @@ def test_the_attention_of_a_layer_reaches_it():
     config = make_config(
         model__num_layers=3, attention__by_layer="0=softmax 2.num_landmarks=8"
     )
-    dropout_rate = ATTENTIONS["softmax"].config_defaults()["dropout_rate"]
+    dropout_rate = find_attention("softmax").config_defaults()["dropout_rate"]
     by_layer = {
         0: {"name": "softmax", "dropout_rate": dropout_rate},
         2: {"num_landmarks": 8},

@@ -1,7 +1,5 @@
 """A run with an option of the docs or a preset begins, resumes to the bit, is used."""
 
-import signal
-
 import jax
 import numpy as np
 import pytest
@@ -11,9 +9,7 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import run_training
 from nystromformer.experiments.trained_run import load_run
-from nystromformer.training import loop
-from nystromformer.training.interrupt import Interrupted
-from tests.small import make_config
+from tests.small import make_config, stopped_at_once
 from tests.tolerance import TOLERANCE
 
 pytestmark = pytest.mark.slow
@@ -75,7 +71,6 @@ CASES = [
     ("nystrom,quick", REMAT | BERT),
     ("nystrom,quick", REMAT | LOCAL),
     ("nystrom,quick", LOCAL | DENOISING),
-    ("nystrom,quick,modern", {}),
     ("nystrom,quick", OTHER_LANDMARKS | {"attention__num_landmarks": 30}),
     ("nystrom,quick", SCHEDULE),
     (
@@ -100,14 +95,12 @@ def data_dir(tmp_path_factory):
 
 @pytest.mark.parametrize(("arg", "changes"), CASES, ids=str)
 def test_option_trains_validates_resumes_and_evaluates(
-    arg, changes, data_dir, tmp_path, monkeypatch
+    arg, changes, data_dir, tmp_path
 ):
     config = make_config(arg, **SMALL | changes, task__data_dir=data_dir)
     workdir = epath.Path(tmp_path / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_signum", lambda _: signal.SIGTERM)
-        with pytest.raises(Interrupted, match="at step 1"):
-            run_training(Experiment(config), workdir)
+    with stopped_at_once():
+        run_training(Experiment(config), workdir)
 
     result = run_training(Experiment(config), workdir)
     assert [session["step"] for session in result["sessions"]] == [0, 1]

@@ -9,9 +9,8 @@ from nystromformer.experiments.plotting import (
     ATTENTION_COLORS,
     HEIGHT,
     add_legend,
-    attention_of,
+    attention_in_label,
     attention_styles,
-    line_style,
     name_lines,
     new_figure,
     save_figure,
@@ -24,13 +23,8 @@ def figure_of(*labels, columns=1):
     figure = new_figure(columns=columns)
     for axes in figure.axes:
         for index, label in enumerate(labels):
-            axes.plot([1, 2], [1, 1 + index], label=label, **line_style(index))
+            axes.plot([1, 2], [1, 1 + index], label=label)
     return figure
-
-
-def test_line_style_tells_forty_lines_apart():
-    styles = {tuple(line_style(index).values()) for index in range(40)}
-    assert len(styles) == 40
 
 
 def test_every_attention_has_a_colour_of_its_own():
@@ -59,8 +53,8 @@ def test_attention_styles_gives_an_attention_its_colour_beside_any_other():
         ("FlashNystrom-64", "FlashNystrom-64"),
     ],
 )
-def test_attention_of_reads_labels(label, attention):
-    assert attention_of(label) == attention
+def test_attention_in_label_reads_labels(label, attention):
+    assert attention_in_label(label) == attention
 
 
 def test_attention_styles_tells_lines_of_one_attention_apart():

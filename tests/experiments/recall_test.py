@@ -52,7 +52,7 @@ def test_a_run_on_several_queries_is_evaluated_and_reported(
 
     done = commands.run("report.py", str(workdir), f"--out={tmp_path}/out")
     assert done.returncode == 0, done.stderr
-    assert "most frequent value present" in (tmp_path / "out/report.md").read_text()
+    assert "most frequent value present" in (tmp_path / "out/README.md").read_text()
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from types import SimpleNamespace
 
 import jax
@@ -13,17 +12,14 @@ from flax import nnx
 
 from lra_tasks.split import SPLITS, Split
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.report.runs import read_runs
+from nystromformer.experiments.report.records import read_records
+from nystromformer.experiments.report.runs import make_frame
 from nystromformer.experiments.report.tables import score_table
-from nystromformer.experiments.run import load_and_compile, run_training, summarize
+from nystromformer.experiments.run import run_training, summarize, write_json
 from nystromformer.experiments.trained_run import load_run
-from nystromformer.experiments.workdir import write_json
-from nystromformer.training import loop
 from nystromformer.training.checkpoint import save_weights, weights_sha256
-from nystromformer.training.devices import make_mesh
-from nystromformer.training.interrupt import Interrupted
 from nystromformer.training.optimizer import make_optimizer
-from tests.small import make_config, untrained
+from tests.small import make_config, stopped_at_once, untrained
 from tests.tolerance import TOLERANCE
 
 # Sequences have 24 to 48 tokens, and most of them few: some are exact.
@@ -62,10 +58,8 @@ def done(tmp_path_factory):
         "train__init_from": str(folder / "source"),
     }
     experiment = Experiment(make_config("nystrom,quick", **settings))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Trainer, "_signum", lambda _: signal.SIGTERM)
-        with pytest.raises(Interrupted, match="at step 1"):
-            run_training(experiment, epath.Path(folder / "run"))
+    with stopped_at_once():
+        run_training(experiment, epath.Path(folder / "run"))
     shutil.rmtree(folder / "source")  # a run that has begun needs it no more
     result = run_training(experiment, epath.Path(folder / "run"))
     saved = json.loads((folder / "run" / "result.json").read_text())
@@ -206,12 +200,9 @@ def last_update(optimizer, num_steps):
 
 
 @pytest.mark.parametrize(("num_epochs", "num_steps"), [(1.0, 3), (2.5, 8)])
-def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(
-    monkeypatch, num_epochs, num_steps
-):
+def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(num_epochs, num_steps):
     """The learning rate decays over these steps."""
     split = pairs_of_three_documents(num_pairs=24)
-    monkeypatch.setattr(Experiment, "load", lambda _: dict.fromkeys(SPLITS, split))
     config = make_config(
         "identity,quick",
         "retrieval",
@@ -221,12 +212,11 @@ def test_an_epoch_of_pairs_has_as_many_steps_as_pairs_fill(
         train__num_epochs=num_epochs,
         train__num_steps=0,
     )
-    mesh = make_mesh(8, 32, devices=jax.devices()[:1])
 
-    experiment, _, programs = load_and_compile(Experiment(config), mesh)
+    experiment = Experiment(config).with_num_steps(split.num_examples)
 
     assert experiment.config.train.num_steps == num_steps
-    optimizer = programs.definition.optimizer
+    optimizer = experiment.make_programs().optimizer
     expected = make_optimizer(config.optimizer, num_steps)
     assert last_update(optimizer, num_steps) == pytest.approx(
         last_update(expected, num_steps), rel=TOLERANCE["same"]
@@ -307,8 +297,8 @@ def test_result_has_both_test_splits_of_mnli(tmp_path):
         f"test mismatched_accuracy {result['test_mismatched_accuracy']:.2%} "
         "(7 examples)",
     ]
-    table = score_table(read_runs([tmp_path / "run"])).set_index("attention")
-    scores = table.loc["identity"]
+    table = score_table(make_frame(read_records([tmp_path / "run"])))
+    scores = table.set_index("attention").loc["identity"]
     matched = 100 * result["test_accuracy"]
     mismatched = 100 * result["test_mismatched_accuracy"]
     assert scores["mnli accuracy, %"] == f"{matched:.2f} (1)"

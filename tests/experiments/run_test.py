@@ -1,23 +1,14 @@
-"""A run has its own data and its workdir, and loads while it compiles."""
+"""A run has its own data and its workdir."""
 
-import signal
-import threading
-
-import jax
-import numpy as np
 import pytest
 from etils import epath
 
 from lra_tasks.errors import DataError
 from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.run import load_and_compile, make_example, run_training
-from nystromformer.experiments.workdir import is_locked, write_json
-from nystromformer.training import loop
+from nystromformer.experiments.run import is_locked, run_training, write_json
 from nystromformer.training.checkpoint import save_weights
-from nystromformer.training.data import HostSplit
-from nystromformer.training.interrupt import Interrupted
-from tests.small import make_config, untrained
+from tests.small import make_config, stopped_at_once, untrained
 
 
 @pytest.fixture
@@ -41,10 +32,8 @@ def test_run_training_goes_on_with_its_own_data_alone(
     experiment, monkeypatch, tmp_path
 ):
     workdir = epath.Path(tmp_path / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_signum", lambda _: signal.SIGTERM)
-        with pytest.raises(Interrupted):
-            run_training(experiment, workdir)
+    with stopped_at_once():
+        run_training(experiment, workdir)
 
     splits = experiment.load()
     reversed_train = splits["train"].take(slice(None, None, -1))
@@ -103,36 +92,3 @@ def test_run_training_refuses_other_weights_before_it_loads(monkeypatch, tmp_pat
     monkeypatch.setattr(Experiment, "load", load)
     with pytest.raises(ConfigError, match=r"init_from: .* take the source's width"):
         run_training(Experiment(config), epath.Path(tmp_path / "run"))
-
-
-def test_load_and_compile_does_not_wait_for_the_data_where_compiling_fails(monkeypatch):
-    may_load = threading.Event()
-    is_loaded = threading.Event()
-
-    def load(_):
-        may_load.wait(60)
-        is_loaded.set()
-
-    def make_programs(*_):
-        raise RuntimeError("no such operation")
-
-    monkeypatch.setattr(Experiment, "load", load)
-    monkeypatch.setattr(Experiment, "make_programs", make_programs)
-    with pytest.raises(RuntimeError, match="no such operation"):
-        load_and_compile(Experiment(make_config("identity,quick")), None)
-    assert not is_loaded.is_set()
-    may_load.set()
-
-
-def test_make_example_has_the_form_of_its_data(tmp_path):
-    """The programs are compiled for it, and the data need the same programs."""
-    config = make_config(
-        "identity,quick", task__num_train=9, task__num_validation=5, task__num_test=5
-    )
-    task = Experiment(config).task
-
-    def form(split):
-        chunk = HostSplit.from_split(split).chunk(np.zeros((1, 8), np.int32))
-        return jax.tree.map(lambda x: (x.shape, x.dtype), chunk)
-
-    assert form(make_example(task)) == form(task.load("train", tmp_path))

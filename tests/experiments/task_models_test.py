@@ -6,55 +6,57 @@ from typing import Any
 
 import pytest
 
-from nystromformer import heads
+from nystromformer import classifiers, token_models
 from nystromformer.encoder import EncoderConfig
 from tests.experiments.model_form import form_by_hand, form_of_experiment
 from tests.small import make_config, prefixed
 
 
 def make_pair_classifier(config, rngs):
-    return heads.PairClassifier(config, num_classes=2, pooling="max", rngs=rngs)
+    return classifiers.PairClassifier(config, num_classes=2, pooling="max", rngs=rngs)
 
 
 def make_bert_classifier(config, rngs):
     """Makes BERT's pooler and MNLI's three classes."""
-    return heads.FirstTokenClassifier(
+    return classifiers.FirstTokenClassifier(
         config, num_classes=3, activation="tanh", rngs=rngs
     )
 
 
 def make_two_classes(config, rngs):
-    return heads.SequenceClassifier(config, num_classes=2, rngs=rngs)
+    return classifiers.SequenceClassifier(config, num_classes=2, rngs=rngs)
 
 
 def make_ten_classes(config, rngs):
-    return heads.SequenceClassifier(config, num_classes=10, rngs=rngs)
+    return classifiers.SequenceClassifier(config, num_classes=10, rngs=rngs)
 
 
 def make_each_token(config, rngs):
-    return heads.TokenClassifier(config, num_classes=30, rngs=rngs)
+    return classifiers.TokenClassifier(config, num_classes=30, rngs=rngs)
 
 
 def make_last_of_thirty(config, rngs):
-    return heads.SequenceClassifier(config, num_classes=30, pooling="last", rngs=rngs)
+    return classifiers.SequenceClassifier(
+        config, num_classes=30, pooling="last", rngs=rngs
+    )
 
 
 def make_denoising(config, rngs):
-    return heads.DenoisingClassifier(config, num_classes=10, rngs=rngs)
+    return token_models.DenoisingClassifier(config, num_classes=10, rngs=rngs)
 
 
 def make_denoising_pair(config, rngs):
-    return heads.DenoisingPairClassifier(
+    return token_models.DenoisingPairClassifier(
         config, num_classes=2, pooling="max", rngs=rngs
     )
 
 
 def make_masked(config, rngs):
-    return heads.MaskedLanguageModel(config, rngs=rngs)
+    return token_models.MaskedLanguageModel(config, rngs=rngs)
 
 
 def make_masked_order(config, rngs):
-    return heads.MaskedOrderModel(config, rngs=rngs)
+    return token_models.MaskedOrderModel(config, rngs=rngs)
 
 
 @dataclasses.dataclass

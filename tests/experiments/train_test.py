@@ -236,9 +236,9 @@ def test_train_rejects_bad_input_in_one_line_and_leaves_nothing(
 
 
 def test_train_names_the_configs_where_it_gets_no_config(commands):
-    modern = f"{ROOT}/configs/modern.py"
-    line = refused(commands.run("train.py", f"--config={modern}"))
-    assert f"{modern} is no config file: it defines no get_config; configs are" in line
+    plans = f"{ROOT}/configs/plans.py"
+    line = refused(commands.run("train.py", f"--config={plans}"))
+    assert f"{plans} is no config file: it defines no get_config; configs are" in line
     assert f"{ROOT}/configs/listops.py" in line
     assert "/defaults.py" not in line
     line = refused(commands.run("train.py"))

@@ -4,23 +4,22 @@ What an Experiment makes is compared with what one would make by hand. The table
 optimizer has a row for every key, so that a new option needs one.
 """
 
-import functools
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lra_tasks.task import get_task
 from nystromformer.config import OptimizerConfig, key_types
+from nystromformer.experiments.augmentations import flip, shuffle_arguments
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.training.augmentation import flip, shuffle_arguments
 from nystromformer.training.data import HostSplit
-from nystromformer.training.denoising import ClassificationDenoising
-from nystromformer.training.masked import MaskedOrder, MaskedTokens
-from nystromformer.training.objective import Classification
+from nystromformer.training.masked import (
+    ClassificationDenoising,
+    MaskedOrder,
+    MaskedTokens,
+)
+from nystromformer.training.objective import Classification, Positions
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.positions import Positions
-from nystromformer.training.step import train_step
 from tests.jaxpr import equations
 from tests.small import make_config, prefixed
 from tests.tolerance import TOLERANCE, relative_error
@@ -103,12 +102,11 @@ AUGMENTATIONS = [
 
 
 @pytest.mark.parametrize(("task", "names", "expected"), AUGMENTATIONS)
-def test_an_augmentation_reaches_the_objective(task, names, expected):
+def test_an_augmentation_reaches_the_step(task, names, expected):
     options = prefixed("train", dict.fromkeys(names, True))
-    objective = Experiment(make_config(task=task, **options)).objective
-    assert type(objective.objective) is Classification
-    augmentations = [(each.func, each.keywords) for each in objective.augmentations]
-    assert augmentations == expected
+    programs = Experiment(make_config(task=task, **options)).make_programs()
+    (augmentations,) = programs.augment.args
+    assert [(each.func, each.keywords) for each in augmentations] == expected
 
 
 # Another value than the default for every option of the optimizer.
@@ -146,7 +144,7 @@ def test_an_option_of_the_optimizer_reaches_it(key):
     base = {"warmup_steps": 2, "learning_rate": 1e-3}
     options = base | {key: OPTIMIZER[key]}
     config = make_config(**prefixed("optimizer", options), train__num_steps=4)
-    optimizer = Experiment(config).make_programs().definition.optimizer
+    optimizer = Experiment(config).make_programs().optimizer
 
     values = optimize(optimizer)
 
@@ -172,12 +170,11 @@ def test_a_batch_is_cut_into_the_parts_and_lengths_of_the_config():
     programs = experiment.make_programs()
     state = programs.init.eval_shape(np.uint32(0))
     split = make_split(0, 32, experiment.task.max_length)
-    data = HostSplit.from_split(split).put()
+    chunk = HostSplit.from_split(split).chunk(np.arange(32)[None])
 
-    step = functools.partial(train_step, programs.definition)
     loop_lengths = set()
     branch_counts = set()
-    for equation in equations(step, state, data, np.arange(32)):
+    for equation in equations(programs.train_chunk, state, chunk):
         if equation.primitive.name == "scan":
             loop_lengths.add(equation.params["length"])
         elif equation.primitive.name == "cond":

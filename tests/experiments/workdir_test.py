@@ -9,11 +9,10 @@ from filelock import FileLock
 from flax.traverse_util import flatten_dict
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.workdir import (
+from nystromformer.experiments.run import (
     check_workdir,
     is_locked,
     lock_workdir,
-    read_config,
     write_json,
 )
 from nystromformer.run_files import CONFIG_FILE, RESULT_FILE
@@ -32,15 +31,6 @@ def workdir(tmp_path):
     """A folder that holds the config of a run."""
     write_json(tmp_path / CONFIG_FILE, make_config(**BERT).to_mapping())
     return epath.Path(tmp_path)
-
-
-@pytest.mark.parametrize("content", ['{"architectures": []}', '{"task"'])
-def test_read_config_rejects_a_folder_of_something_else(tmp_path, content):
-    with pytest.raises(ConfigError, match=r"is not a run: it has no config\.json"):
-        read_config(epath.Path(tmp_path))
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ConfigError, match=r"config\.json cannot be used"):
-        read_config(epath.Path(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -127,46 +117,6 @@ def test_check_workdir_takes_other_workers(tmp_path):
     write_json(tmp_path / CONFIG_FILE, config.to_mapping())
     three_workers = make_config(task="pathfinder", task__num_workers=3)
     check_workdir(epath.Path(tmp_path), three_workers)
-
-
-def save_without(workdir, config, *keys):
-    """Saves a config as a version saved it that did not have these keys yet."""
-    groups = config.to_mapping()
-    for key in keys:
-        group, _, name = key.partition(".")
-        del groups[group][name]
-    write_json(workdir / CONFIG_FILE, groups)
-
-
-def test_check_workdir_gives_a_run_the_defaults_of_younger_settings(tmp_path):
-    younger_keys = ("attention.fused", "attention.by_layer", "model.norm_epsilon")
-    config = make_config("softmax")
-    save_without(tmp_path, config, *younger_keys)
-    check_workdir(epath.Path(tmp_path), config)
-
-    pictures = make_config("softmax", task="pathfinder")
-    save_without(tmp_path, pictures, "task.easier_share")
-    check_workdir(epath.Path(tmp_path), pictures)
-    easier = make_config("softmax", task="pathfinder", task__easier_share=0.5)
-    with pytest.raises(ConfigError, match=r"share is 0.0 there, 0.5 here"):
-        check_workdir(epath.Path(tmp_path), easier)
-
-    save_without(tmp_path, config, "attention.fused")
-    blocks = make_config("softmax", attention__fused=False)
-    with pytest.raises(ConfigError, match=r"fused is True there, False here"):
-        check_workdir(epath.Path(tmp_path), blocks)
-
-
-def test_check_workdir_rejects_a_younger_setting_beside_its_default(tmp_path):
-    """A run that is older than `redraw_features` has drawn its features once."""
-    redrawing = make_config("performer,as_published")
-    save_without(tmp_path, redrawing, "attention.redraw_features")
-    with pytest.raises(ConfigError, match=r"features is False there, True here"):
-        check_workdir(epath.Path(tmp_path), redrawing)
-    drawing_once = make_config(
-        "performer,as_published", attention__redraw_features=False
-    )
-    check_workdir(epath.Path(tmp_path), drawing_once)
 
 
 def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):

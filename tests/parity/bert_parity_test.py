@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.huggingface import load_pretrained, variables_by_name
-from nystromformer.huggingface_layout import LAYOUTS
+from nystromformer.huggingface.layout import LAYOUTS
 from tests.tolerance import TOLERANCE, relative_error
 
 torch = pytest.importorskip("torch", reason="parity needs torch")

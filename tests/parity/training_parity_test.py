@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer.classifiers import SequenceClassifier
 from nystromformer.config import OptimizerConfig
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import SequenceClassifier
 from nystromformer.huggingface import load_pretrained
-from nystromformer.training.compiled import jit_programs
 from nystromformer.training.data import Chunk, DeviceRows, train_example_ids
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.step import Programs
 from tests.training.conftest import make_split
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -63,7 +63,7 @@ def our_losses(model, lengths, cycle_b1):
         cycle_b1=cycle_b1,
     )
     optimizer = make_optimizer(config, STEPS)
-    programs = jit_programs(lambda _: nnx.clone(model), Classification(), optimizer)
+    programs = Programs(lambda _: nnx.clone(model), Classification(), optimizer)
     state = programs.init(np.uint32(0))
     rows = DeviceRows(jnp.asarray(SPLIT.inputs), lengths, jnp.asarray(SPLIT.labels))
 

@@ -1,7 +1,9 @@
 """A small real model and real arrays, on which a step compiles in a second."""
 
+import copy
 import functools
 from types import SimpleNamespace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,11 +11,11 @@ import pytest
 from flax import nnx
 
 from nystromformer.config import OptimizerConfig, TrainConfig
-from nystromformer.ops import dropout
-from nystromformer.training.compiled import jit_programs
-from nystromformer.training.loop import Trainer
+from nystromformer.dropout import dropout
+from nystromformer.training.loop import Run, open_run
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.step import Programs
 
 VOCAB = 11
 LENGTH = 7
@@ -47,6 +49,13 @@ def make_split(seed: int, num_examples: int, length: int = LENGTH) -> SimpleName
     return SimpleNamespace(inputs=inputs, lengths=lengths, labels=labels, pairs=None)
 
 
+def with_functions(programs: Programs, **functions: Any) -> Programs:
+    """Programs of which some functions are replaced."""
+    changed = copy.copy(programs)
+    vars(changed).update(functions)
+    return changed
+
+
 def flip_a_bit(folder) -> None:
     """Damages the largest file below a folder, or the file of this path."""
     files = [path for path in (folder, *folder.rglob("*")) if path.is_file()]
@@ -72,35 +81,37 @@ def optimizer():
 
 
 @pytest.fixture(scope="module")
-def trainer_in(optimizer, splits):
+def run_in(optimizer, splits):
     """Makes the run of a workdir, new or resumed: 40 steps of 8 examples.
 
     The runs of a module share their compiled programs.
     """
 
     @functools.cache
-    def programs_of(model, objective, grad_accum_steps, length_buckets):
-        return jit_programs(
+    def programs_of(model, objective, augment, grad_accum_steps, length_buckets):
+        return Programs(
             model,
             objective,
             optimizer,
+            augment=augment,
             grad_accum_steps=grad_accum_steps,
             length_buckets=length_buckets,
         )
 
-    def trainer_in(
+    def run_in(
         workdir,
         model=BagOfTokens,
         objective=CLASSIFICATION,
-        init_weights=None,
         *,
+        augment=None,
+        init_weights=None,
         batch_size=8,
         num_steps=40,
         log_every=5,
         eval_every=8,
         checkpoint_every=12,
         **settings,
-    ) -> Trainer:
+    ) -> Run:
         config = TrainConfig(
             batch_size=batch_size,
             num_steps=num_steps,
@@ -110,9 +121,9 @@ def trainer_in(optimizer, splits):
             **settings,
         )
         programs = programs_of(
-            model, objective, config.grad_accum_steps, config.length_buckets
+            model, objective, augment, config.grad_accum_steps, config.length_buckets
         )
         workdir.mkdir(exist_ok=True)
-        return Trainer(programs, config, splits, workdir, init_weights)
+        return open_run(programs, config, splits, workdir, init_weights=init_weights)
 
-    return trainer_in
+    return run_in

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from nystromformer.errors import ConfigError
-from nystromformer.training.data import MAX_CHUNK, HostSplit, train_example_ids
+from nystromformer.training.data import (
+    MAX_CHUNK,
+    HostSplit,
+    bucket_lengths,
+    train_example_ids,
+)
 
 
 def test_train_example_ids_of_an_epoch_are_a_permutation_less_its_remainder():
@@ -89,7 +94,7 @@ def test_from_split_rejects_labels_that_are_no_classes(labels, message):
 
 
 def test_from_split_takes_no_examples_whose_labels_have_no_type():
-    """numpy makes floats of an empty list; a Trainer says which split is empty."""
+    """numpy makes floats of an empty list; `open_run` says which split is empty."""
     split = SimpleNamespace(
         inputs=np.ones((0, 2), np.int32),
         lengths=np.ones(0, int),
@@ -192,3 +197,9 @@ def test_take_gives_a_mask_where_some_row_has_padding():
     np.testing.assert_array_equal(batch.mask, [[1, 0, 0], [1, 1, 0]])
     full_rows = make_split(lengths=(3, 3, 3)).put()
     assert full_rows.take(places, jnp.ones(2)).mask is None
+
+
+def test_bucket_lengths_are_even_steps_that_end_at_the_longest():
+    assert bucket_lengths(2000, 4) == (500, 1000, 1500, 2000)
+    assert bucket_lengths(10, 4) == (3, 5, 8, 10)
+    assert bucket_lengths(2, 8) == (1, 2)

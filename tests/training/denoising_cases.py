@@ -9,9 +9,9 @@ import numpy as np
 from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import DenoisingClassifier
+from nystromformer.token_models import DenoisingClassifier
 from nystromformer.training.data import Batch
-from nystromformer.training.denoising import ClassificationDenoising
+from nystromformer.training.masked import ClassificationDenoising
 
 # The examples, the length of a sequence, the vocabulary and the classes.
 B = 12

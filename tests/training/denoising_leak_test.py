@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.training.denoising import ClassificationDenoising
+from nystromformer.training.masked import ClassificationDenoising
 from tests.training.denoising_cases import (
     INPUTS,
     KEY,

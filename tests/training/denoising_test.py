@@ -10,14 +10,11 @@ import pytest
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 
-from nystromformer.heads import DenoisingPairClassifier
-from nystromformer.training.compiled import jit_programs
+from nystromformer.token_models import DenoisingPairClassifier
 from nystromformer.training.data import Batch, HostSplit
-from nystromformer.training.evaluate import evaluate
-from nystromformer.training.gradients import batch_gradient
-from nystromformer.training.metrics import Totals
-from nystromformer.training.objective import Classification
-from nystromformer.training.step import split_weights
+from nystromformer.training.loop import evaluate
+from nystromformer.training.objective import Classification, Totals
+from nystromformer.training.step import Programs, batch_gradient, split_weights
 from tests.tolerance import TOLERANCE, relative_error
 from tests.training.denoising_cases import (
     INPUTS,
@@ -146,7 +143,7 @@ SPLIT = HostSplit(
 
 def test_denoising_evaluation_is_the_same_in_any_batches_and_lengths(model):
     _, weights = split_weights(model)
-    programs = jit_programs(make_model, make_objective())
+    programs = Programs(make_model, make_objective())
     expected = evaluate(programs, weights, SPLIT, batch_size=B)
     assert expected["examples"] == B
     actual = evaluate(programs, weights, SPLIT, batch_size=5, length_buckets=2)

@@ -15,16 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from nystromformer.classifiers import SequenceClassifier
 from nystromformer.config import OptimizerConfig, TrainConfig
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.heads import SequenceClassifier
-from nystromformer.training.compiled import jit_programs
+from nystromformer.errors import Interrupted
 from nystromformer.training.data import HostSplit, train_example_ids
 from nystromformer.training.devices import check_same_on_all_hosts, make_mesh
-from nystromformer.training.interrupt import Interrupted
-from nystromformer.training.loop import Trainer
+from nystromformer.training.loop import Run, open_run, train
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
+from nystromformer.training.step import Programs
 from tests.training.conftest import BagOfTokens, make_split
 from tests.training.sharded_layers import NYSTROM, convolved_and_rotated, costs
 
@@ -69,7 +69,7 @@ def compile_training(
         devices=jax.devices()[: data_shards * sequence_parallelism],
     )
     config = OptimizerConfig(learning_rate=5e-3, warmup_steps=4)
-    programs = jit_programs(
+    programs = Programs(
         make_model,
         Classification(),
         make_optimizer(config, STEPS),
@@ -138,30 +138,22 @@ def resumed(workdir: str) -> list[float]:
     )
     optimizer_config = OptimizerConfig(learning_rate=0.03, warmup_steps=2)
 
-    def make_trainer(name: str, num_devices: int) -> Trainer:
+    def make_run(name: str, num_devices: int) -> Run:
         folder = Path(workdir, name)
         folder.mkdir(exist_ok=True)
         mesh = make_mesh(8, 7, devices=jax.devices()[:num_devices])
         optimizer = make_optimizer(optimizer_config, 12)
-        programs = jit_programs(BagOfTokens, Classification(), optimizer, mesh)
-        return Trainer(programs, config, splits, folder)
+        programs = Programs(BagOfTokens, Classification(), optimizer, mesh)
+        return open_run(programs, config, splits, folder)
 
-    trainer = make_trainer("moved", num_devices=8)
-    write = trainer.writer.write
-
-    def write_and_stop(step: int, split: str, values: dict[str, float]) -> None:
-        write(step, split, values)
-        signal.raise_signal(signal.SIGTERM)
-
-    trainer.writer.write = write_and_stop
     with contextlib.suppress(Interrupted):
-        trainer.fit()
+        train(make_run("moved", num_devices=8), should_stop=lambda: signal.SIGTERM)
 
     # A run that was not stopped would be at its last step.
-    moved_trainer = make_trainer("moved", num_devices=2)
-    assert 0 < moved_trainer.step < 12
-    lone_trainer = make_trainer("alone", num_devices=1)
-    return [lone_trainer.fit()["test_loss"], moved_trainer.fit()["test_loss"]]
+    moved_run = make_run("moved", num_devices=2)
+    assert 0 < moved_run.step < 12
+    lone_run = make_run("alone", num_devices=1)
+    return [train(lone_run)["test_loss"], train(moved_run)["test_loss"]]
 
 
 def same(port: int, process: int, text: str) -> str:

@@ -5,13 +5,11 @@ import pytest
 from flax import nnx
 
 from nystromformer.config import TrainConfig
-from nystromformer.training.compiled import jit_programs
 from nystromformer.training.data import HostSplit
-from nystromformer.training.evaluate import evaluate
-from nystromformer.training.loop import Trainer
+from nystromformer.training.loop import evaluate, open_run, train
 from nystromformer.training.objective import Classification
-from nystromformer.training.step import split_weights
-from tests.training.conftest import LENGTH, BagOfTokens, make_split
+from nystromformer.training.step import Programs, split_weights
+from tests.training.conftest import LENGTH, BagOfTokens, make_split, with_functions
 
 MODEL = BagOfTokens(nnx.Rngs(3))
 _, WEIGHTS = split_weights(MODEL)
@@ -19,7 +17,7 @@ _, WEIGHTS = split_weights(MODEL)
 
 @pytest.fixture(scope="module")
 def programs():
-    return jit_programs(BagOfTokens, Classification())
+    return Programs(BagOfTokens, Classification())
 
 
 @pytest.fixture
@@ -53,7 +51,7 @@ def watch(programs):
             weights, chunk, example_weights, totals, length=length
         )
 
-    return programs._replace(eval_chunk=eval_chunk), calls
+    return with_functions(programs, eval_chunk=eval_chunk), calls
 
 
 def test_evaluate_puts_examples_of_similar_length_together(programs, test_split):
@@ -82,7 +80,7 @@ def test_evaluate_puts_a_pair_where_its_longer_text_fits(programs):
     def compute_nothing(weights, chunk, example_weights, totals, length):
         return totals
 
-    watched, calls = watch(programs._replace(eval_chunk=compute_nothing))
+    watched, calls = watch(with_functions(programs, eval_chunk=compute_nothing))
     pairs = HostSplit.from_split(split)
     evaluate(watched, WEIGHTS, pairs, batch_size=2, length_buckets=7)
     assert calls == [(2, [2, 1]), (7, [3, 0])]
@@ -96,7 +94,7 @@ def test_evaluate_begins_each_length_with_a_chunk_of_one_batch(programs):
     def compute_nothing(weights, chunk, example_weights, totals, length):
         return totals
 
-    watched, calls = watch(programs._replace(eval_chunk=compute_nothing))
+    watched, calls = watch(with_functions(programs, eval_chunk=compute_nothing))
     data = HostSplit.from_split(split)
     evaluate(watched, WEIGHTS, data, batch_size=2, length_buckets=7)
     sizes = {}
@@ -122,7 +120,7 @@ def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
     config = TrainConfig(
         batch_size=8, num_steps=2, eval_every=1, checkpoint_every=2, **batching
     )
-    programs = jit_programs(BagOfTokens, Classification(), optimizer, **batching)
+    programs = Programs(BagOfTokens, Classification(), optimizer, **batching)
     batch_sizes = set()
     lengths = set()
 
@@ -131,7 +129,7 @@ def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
         lengths.add(length)
         return programs.eval_chunk(weights, chunk, *arguments, length=length)
 
-    recording_programs = programs._replace(eval_chunk=eval_chunk)
-    Trainer(recording_programs, config, splits, tmp_path).fit()
+    recording_programs = with_functions(programs, eval_chunk=eval_chunk)
+    train(open_run(recording_programs, config, splits, tmp_path))
     assert batch_sizes == {8 // 4}
     assert lengths > {2, LENGTH}

@@ -10,13 +10,11 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 
 from nystromformer.attention import ATTENTIONS
+from nystromformer.classifiers import PairClassifier, SequenceClassifier
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import PairClassifier, SequenceClassifier
 from nystromformer.training.data import HostSplit
-from nystromformer.training.gradients import batch_gradient, bucket_lengths
-from nystromformer.training.metrics import Totals
-from nystromformer.training.objective import Classification
-from nystromformer.training.step import split_weights
+from nystromformer.training.objective import Classification, Totals
+from nystromformer.training.step import batch_gradient, split_weights
 from tests.attention import cases
 from tests.tolerance import TOLERANCE, relative_error
 from tests.training.conftest import CLASSES, VOCAB, make_split
@@ -95,12 +93,6 @@ def gradient_of_one_parameter(forward, data, variables=(), parts=4, buckets=1):
         grad_accum_steps=parts,
         length_buckets=buckets,
     )
-
-
-def test_bucket_lengths_are_even_steps_that_end_at_the_longest():
-    assert bucket_lengths(2000, 4) == (500, 1000, 1500, 2000)
-    assert bucket_lengths(10, 4) == (3, 5, 8, 10)
-    assert bucket_lengths(2, 8) == (1, 2)
 
 
 PARTS = [("identity", 1, 2), ("identity", 4, 1), ("nystrom", 8, 4)]

@@ -4,29 +4,32 @@ The keys are written out: fold_in(key(seed), 1) for dropout, then the step, then
 part of the batch or the example.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer.classifiers import TokenClassifier
 from nystromformer.config import TrainConfig
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import (
-    DenoisingClassifier,
-    MaskedLanguageModel,
-    TokenClassifier,
-)
-from nystromformer.training.augmentation import Augmented
-from nystromformer.training.compiled import jit_programs
+from nystromformer.experiments.augmentations import augment_batch
+from nystromformer.token_models import DenoisingClassifier, MaskedLanguageModel
 from nystromformer.training.data import Chunk, HostSplit, train_example_ids
-from nystromformer.training.denoising import ClassificationDenoising
-from nystromformer.training.loop import Trainer
-from nystromformer.training.masked import MaskedTokens
-from nystromformer.training.objective import Classification
-from nystromformer.training.positions import Positions
-from nystromformer.training.step import split_weights
-from tests.training.conftest import CLASSES, LENGTH, VOCAB, BagOfTokens, make_split
+from nystromformer.training.loop import open_run, train
+from nystromformer.training.masked import ClassificationDenoising, MaskedTokens
+from nystromformer.training.objective import Classification, Positions
+from nystromformer.training.step import Programs, split_weights
+from tests.training.conftest import (
+    CLASSES,
+    LENGTH,
+    VOCAB,
+    BagOfTokens,
+    make_split,
+    with_functions,
+)
 
 fold_in = jax.random.fold_in
 KEY = jax.random.key(9)
@@ -60,10 +63,14 @@ def encoder_config(vocab_size):
     )
 
 
-def loss_of_a_step(optimizer, seed, step, split, parts):
+def loss_of_a_step(optimizer, seed, step, split, parts, augment=None):
     """The sum of the losses of one step on all examples of a split."""
-    programs = jit_programs(
-        BagOfTokens, Classification(), optimizer, grad_accum_steps=parts
+    programs = Programs(
+        BagOfTokens,
+        Classification(),
+        optimizer,
+        augment=augment,
+        grad_accum_steps=parts,
     )
     state = programs.init(np.uint32(seed))._replace(step=jnp.int32(step))
     data = HostSplit.from_split(split).put()
@@ -138,38 +145,28 @@ def test_classification_denoising_drops_by_another_key_than_it_masks():
 
 
 def add_noise(tokens, key):
-    return tokens + jax.random.randint(key, tokens.shape, 0, 1000)
+    return (tokens + jax.random.randint(key, tokens.shape, 0, VOCAB)) % VOCAB
 
 
-class RecordingObjective:
-    """An objective that notes its inputs and its key."""
-
-    def __call__(self, model, batch, key):
-        self.inputs = batch.inputs
-        self.key = key
-        return {}
-
-
-@pytest.fixture
-def augmented():
-    augmented = Augmented(Classification(), [add_noise, add_noise])
-    augmented.objective = RecordingObjective()
-    return augmented
-
-
-def test_augmented_draws_for_each_example_by_a_key_of_its_own(augmented):
-    """The model drops by the key of the step, which it is handed unchanged."""
-    batch = take(make_split(0, 8), [5, 2])
-
-    augmented(None, batch, KEY)
-
-    assert augmented.objective.key is KEY
-    augmentation_key = fold_in(KEY, 2**31 + 1)
-    for row, example in enumerate((5, 2)):
+def test_a_step_augments_each_example_by_a_key_of_its_own(optimizer):
+    """The model drops by the key of the step, as without augmentation."""
+    split = make_split(0, 8)
+    augment = functools.partial(augment_batch, [add_noise, add_noise])
+    key = fold_in(fold_in(jax.random.key(3), 1), 5)
+    augmentation_key = fold_in(key, 2**31 + 1)
+    batch = take(split, range(8))
+    inputs = []
+    for example, tokens in enumerate(batch.inputs):
         example_key = fold_in(augmentation_key, example)
-        tokens = add_noise(batch.inputs[row], fold_in(example_key, 0))
-        tokens = add_noise(tokens, fold_in(example_key, 1))
-        np.testing.assert_array_equal(augmented.objective.inputs[row], tokens)
+        tokens = add_noise(tokens, fold_in(example_key, 0))
+        inputs.append(add_noise(tokens, fold_in(example_key, 1)))
+
+    loss = loss_of_a_step(optimizer, 3, 5, split, parts=1, augment=augment)
+
+    model = BagOfTokens(nnx.Rngs(3))
+    augmented = batch._replace(inputs=jnp.stack(inputs))
+    sums = compute_sums(Classification(), model, augmented, key)
+    assert loss == pytest.approx(sums["loss"][0], rel=1e-5)
 
 
 MASKED = MaskedTokens(vocab_size=VOCAB, mask_token=VOCAB, mlm_probability=0.4)
@@ -218,7 +215,7 @@ def test_a_run_has_the_weights_and_the_order_of_its_seed(
         log_every=5,
         checkpoint_every=20,
     )
-    programs = jit_programs(BagOfTokens, Classification(), optimizer)
+    programs = Programs(BagOfTokens, Classification(), optimizer)
     seeds = set()
     examples = []
 
@@ -229,14 +226,14 @@ def test_a_run_has_the_weights_and_the_order_of_its_seed(
         return programs.train_chunk(state, chunk)
 
     train_chunk.lower = programs.train_chunk.lower
-    run = Trainer(programs, config, splits, tmp_path)
-    run.programs = programs._replace(train_chunk=train_chunk)
+    run = open_run(programs, config, splits, tmp_path)
+    run.programs = with_functions(programs, train_chunk=train_chunk)
 
     fresh_params = split_weights(BagOfTokens(nnx.Rngs(seed)))[1].params
     close = jax.tree.map(np.allclose, run.state.weights.params, fresh_params)
     assert all(jax.tree.leaves(close))
 
-    run.fit()
+    train(run)
     assert seeds == {seed}
     num_examples = len(splits["train"].labels)
     expected = train_example_ids(seed, 0, 20, num_examples, 8)

@@ -7,12 +7,11 @@ import pytest
 from flax import nnx
 
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import MaskedLanguageModel
-from nystromformer.training.compiled import jit_programs
+from nystromformer.token_models import MaskedLanguageModel
 from nystromformer.training.data import Batch, HostSplit
-from nystromformer.training.evaluate import evaluate
+from nystromformer.training.loop import evaluate
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
-from nystromformer.training.step import split_weights
+from nystromformer.training.step import Programs, split_weights
 
 # Batch, length and vocabulary, and the ids of two special tokens.
 B = 64
@@ -200,7 +199,7 @@ def test_masked_tokens_evaluation_is_the_same_in_any_batches_and_lengths(model):
         pairs=None,
     )
     _, weights = split_weights(model)
-    programs = jit_programs(make_model, make_objective(mlm_probability=0.2))
+    programs = Programs(make_model, make_objective(mlm_probability=0.2))
     expected = evaluate(programs, weights, split, batch_size=B)
     assert expected["examples"] == B
     actual = evaluate(programs, weights, split, batch_size=7, length_buckets=2)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from nystromformer.training.data import Batch
-from nystromformer.training.metrics import Totals
-from nystromformer.training.objective import Classification
+from nystromformer.training.objective import Classification, Totals
 
 OBJECTIVE = Classification()
 

@@ -9,15 +9,12 @@ import pytest
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 
+from nystromformer.classifiers import TokenClassifier
 from nystromformer.encoder import EncoderConfig
-from nystromformer.heads import TokenClassifier
-from nystromformer.training.compiled import jit_programs
 from nystromformer.training.data import Batch, HostSplit
-from nystromformer.training.evaluate import evaluate
-from nystromformer.training.gradients import batch_gradient
-from nystromformer.training.metrics import Totals
-from nystromformer.training.positions import Positions
-from nystromformer.training.step import split_weights
+from nystromformer.training.loop import evaluate
+from nystromformer.training.objective import Positions, Totals
+from nystromformer.training.step import Programs, batch_gradient, split_weights
 from tests.tolerance import TOLERANCE, relative_error
 
 # Batch, length, labels of a row at most, classes and vocabulary.
@@ -126,7 +123,7 @@ def make_data(lengths=LENGTHS):
 
 def test_positions_evaluation_is_the_same_in_any_batches_and_lengths(model):
     _, weights = split_weights(model)
-    programs = jit_programs(make_model, Positions(K))
+    programs = Programs(make_model, Positions(K))
     metrics = evaluate(programs, weights, make_data(), B)
     sums = compute_sums(model, batch(weights=np.ones(B, np.float32)))
     expected = {name: total / count for name, (total, count) in sums.items()}

@@ -5,13 +5,13 @@ import numpy as np
 import optax
 import pytest
 
+from nystromformer.classifiers import SequenceClassifier
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.heads import SequenceClassifier
 from nystromformer.training.checkpoint import weights_sha256
-from nystromformer.training.compiled import jit_programs
 from nystromformer.training.data import Chunk, HostSplit, train_example_ids
 from nystromformer.training.devices import device_put_global
 from nystromformer.training.objective import Classification
+from nystromformer.training.step import Programs
 from tests.training.conftest import make_split
 
 # The tests of the attentions hold by which key they draw, keys_test the keys of a step.
@@ -45,7 +45,7 @@ def programs(request, redraws):
     def make_model(rngs):
         return SequenceClassifier(config, num_classes=3, rngs=rngs)
 
-    return jit_programs(make_model, Classification(), optax.sgd(0.1))
+    return Programs(make_model, Classification(), optax.sgd(0.1))
 
 
 ROWS = HostSplit.from_split(make_split(seed=0, num_examples=103))

@@ -10,23 +10,23 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from nystromformer.training import chunk_timer, loop
+from nystromformer.errors import Interrupted
+from nystromformer.training import loop
 from nystromformer.training.checkpoint import load_weights
 from nystromformer.training.data import HostSplit
-from nystromformer.training.evaluate import evaluate
-from nystromformer.training.interrupt import Interrupted
-from nystromformer.training.loop import Trainer
+from nystromformer.training.loop import Run, evaluate, train
 from nystromformer.training.objective import Classification
+from tests.training.conftest import with_functions
 
 BATCH = 8
 
 
 @pytest.fixture
-def start(trainer_in, tmp_path):
+def start(run_in, tmp_path):
     """Makes the run in a workdir of this name, new or resumed."""
 
-    def start(name="run", **changes) -> Trainer:
-        return trainer_in(tmp_path / name, **changes)
+    def start(name="run", **changes) -> Run:
+        return run_in(tmp_path / name, **changes)
 
     return start
 
@@ -42,8 +42,8 @@ def test_a_line_of_training_is_the_mean_of_the_steps_since_the_last_line(start):
     """All batches have one size, so that it is the mean of the lines of each step."""
     every_ten_steps = start("every_ten_steps", log_every=10)
     every_step = start("every_step", log_every=1)
-    every_ten_steps.fit()
-    every_step.fit()
+    train(every_ten_steps)
+    train(every_step)
     steps = rows_of_run(every_step, "train")
     assert [row["step"] for row in steps] == list(range(1, 41))
     for row in rows_of_run(every_ten_steps, "train"):
@@ -62,8 +62,7 @@ class Clock:
     def __init__(self, monkeypatch):
         self.now = 0.0
         time = SimpleNamespace(monotonic=lambda: self.now)
-        for module in (loop, chunk_timer):
-            monkeypatch.setattr(module, "time", time)
+        monkeypatch.setattr(loop, "time", time)
 
     def slow_down(self, run, training, evaluation):
         """Lets each chunk of this run last so many seconds; returns their steps."""
@@ -82,8 +81,8 @@ class Clock:
             )
 
         train_slowly.lower = programs.train_chunk.lower
-        run.programs = programs._replace(
-            train_chunk=train_slowly, eval_chunk=evaluate_slowly
+        run.programs = with_functions(
+            programs, train_chunk=train_slowly, eval_chunk=evaluate_slowly
         )
         return chunk_steps
 
@@ -113,10 +112,10 @@ def test_throughput_is_of_the_examples_and_seconds_of_a_chunk(
     """The bar shows each chunk's, a line that of its last chunk, the result the median
     of the lines.
     """
-    monkeypatch.setattr(chunk_timer, "SECONDS_PER_CHUNK", 5.0)
+    monkeypatch.setattr(loop, "SECONDS_PER_CHUNK", 5.0)
     run = start()
     chunk_steps = clock.slow_down(run, training=2.0, evaluation=100.0)
-    outcome = run.fit()
+    outcome = train(run)
     assert len(set(chunk_steps)) > 1
     last_steps = itertools.accumulate(chunk_steps)
     expected = {
@@ -133,7 +132,7 @@ def test_throughput_is_of_the_examples_and_seconds_of_a_chunk(
 
 def test_the_bar_shows_what_the_line_of_its_step_says(start, bar):
     run = start()
-    run.fit()
+    train(run)
     assert max(bar) == 40
     for row in rows_of_run(run, "train"):
         values, throughput = bar[row["step"]]
@@ -146,14 +145,11 @@ def test_the_bar_shows_what_the_line_of_its_step_says(start, bar):
         }
 
 
-def test_wall_seconds_are_those_of_all_sessions_without_the_pauses(
-    start, clock, monkeypatch
-):
+def test_wall_seconds_are_those_of_all_sessions_without_the_pauses(start, clock):
     run = start()
     clock.slow_down(run, training=3.0, evaluation=0.25)
-    monkeypatch.setattr(run, "_signum", lambda: signal.SIGTERM if run.step >= 12 else 0)
     with pytest.raises(Interrupted):
-        run.fit()
+        train(run, should_stop=lambda: signal.SIGTERM if run.step >= 12 else 0)
     first_session = clock.now
     # It has at least three chunks of 3 seconds.
     assert first_session > 3 * 3
@@ -162,7 +158,7 @@ def test_wall_seconds_are_those_of_all_sessions_without_the_pauses(
     run = start()
     clock.slow_down(run, training=5.0, evaluation=0.5)
     resumed_at = clock.now
-    outcome = run.fit()
+    outcome = train(run)
     second_session = clock.now - resumed_at
     assert outcome["wall_seconds"] == first_session + second_session
 
@@ -172,7 +168,7 @@ def test_the_weights_that_were_best_are_tested_not_the_last(start, splits):
     objective = Classification()
     objective.higher_is_better = False
     run = start(objective=objective)
-    outcome = run.fit()
+    outcome = train(run)
     accuracies = {
         row["step"]: row["accuracy"] for row in rows_of_run(run, "validation")
     }
@@ -197,7 +193,7 @@ def test_the_weights_that_were_best_are_tested_not_the_last(start, splits):
 def test_a_validation_is_of_its_split_by_the_weights_of_its_step(start, splits, capsys):
     """metrics.jsonl and the screen show the same."""
     run = start(num_steps=16)
-    run.fit()
+    train(run)
     row = rows_of_run(run, "validation")[-1]
     data = HostSplit.from_split(splits["validation"])
     expected = evaluate(run.programs, run.state.weights, data, BATCH)

@@ -10,8 +10,8 @@ import numpy as np
 from flax import nnx
 
 from nystromformer.attention import make_attention
+from nystromformer.encoder import SelfAttention
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.layers import SelfAttention
 from nystromformer.training.devices import DATA, SEQ, make_mesh, placement
 from tests.tolerance import relative_error
 

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from nystromformer.training.checkpoint import weights_sha256
-from nystromformer.training.compiled import Programs, jit_programs, program_bytes
 from nystromformer.training.data import Chunk, HostSplit, train_example_ids
 from nystromformer.training.devices import device_put_global
-from nystromformer.training.evaluate import evaluate
+from nystromformer.training.loop import evaluate
 from nystromformer.training.objective import Classification
-from nystromformer.training.step import State
+from nystromformer.training.step import Programs, State, program_bytes
 from tests.tolerance import TOLERANCE
 from tests.training.conftest import BagOfTokens
 
@@ -22,7 +21,7 @@ BATCH = 8
 
 @pytest.fixture(scope="module")
 def programs(optimizer) -> Programs:
-    return jit_programs(BagOfTokens, Classification(), optimizer)
+    return Programs(BagOfTokens, Classification(), optimizer)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,7 @@ def test_train_chunk_equals_single_steps_bit_for_bit(programs, rows):
 
 
 def test_train_chunk_compiles_once_for_all_steps_seeds_and_lengths(optimizer, rows):
-    programs = jit_programs(BagOfTokens, Classification(), optimizer)
+    programs = Programs(BagOfTokens, Classification(), optimizer)
     for num_steps, seed in ((1, 0), (6, 0), (6, 1)):
         state = make_state(programs, seed=seed)
         state, _ = programs.train_chunk(state, make_chunk(rows, num_steps))
@@ -81,7 +80,7 @@ class CountingInEvaluation(BagOfTokens):
 def test_eval_chunk_takes_a_model_that_writes_to_its_variables(programs, splits):
     weights = make_state(programs).weights
     validation = HostSplit.from_split(splits["validation"])
-    counting = jit_programs(CountingInEvaluation, Classification())
+    counting = Programs(CountingInEvaluation, Classification())
     metrics = evaluate(counting, weights, validation, BATCH)
     expected = evaluate(programs, weights, validation, BATCH)
     assert metrics == pytest.approx(expected, rel=TOLERANCE["same"])

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS, make_attention
+from nystromformer.attention import find_attention, make_attention
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import nystrom_kernels, softmax_matrix
 from nystromformer.landmarks import PINVS, exact_pinv
@@ -125,7 +125,7 @@ def fresh_output(
       seed: the seed of its parameters.
     """
     length, num_heads, head_dim = query.shape
-    size_option = ATTENTIONS[attention].size_option
+    size_option = find_attention(attention).size_option
     sizes: Any = {size_option: size} if size_option else {}
     attend: Any = make_attention(
         attention,

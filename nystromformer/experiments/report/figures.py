@@ -1,114 +1,124 @@
-"""The figures of a report: scores by landmarks and by cost, and learning curves."""
+"""The figures of a report: scores over what they cost, and learning curves.
 
-import re
+An attention has one colour in all of them; its rows differ in their strokes.
+"""
+
+import textwrap
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from nystromformer.experiments.metric_names import is_rate
-from nystromformer.experiments.plotting import (
-    add_legend,
-    line_style,
-    new_figure,
-)
-from nystromformer.experiments.report.costs import COST_AXES, draw_by_cost
-from nystromformer.experiments.report.names import EXACT_MARK
+from nystromformer.experiments.metric_names import is_higher_better, is_rate
+from nystromformer.experiments.plotting import add_legend, attention_style, new_figure
 from nystromformer.experiments.report.runs import Frame, heading, scale
-from nystromformer.experiments.report.tables import EXACT
+
+LETTERS_BESIDE_A_POINT = 40
 
 
-def draw_figures(runs: Frame) -> Iterator[tuple[str, Figure]]:
-    """Draws what the runs of one task have data for, each figure with its name."""
-    for metric, group in runs[runs["finished"]].groupby("metric", sort=False):
-        figure = draw_by_landmarks(group)
-        if figure is not None:
-            yield f"landmarks_{metric}", figure
-        for name, axis in COST_AXES.items():
-            figure = draw_by_cost(group, axis)
+class CostAxis(NamedTuple):
+    """A cost of a run, as an axis on which runs are compared.
+
+    key: its name in result.json.
+    title: the label of the axis.
+    unit: what a value of result.json is divided by.
+    is_higher_better: True for a speed, False for a memory.
+    """
+
+    key: str
+    title: str
+    unit: float
+    is_higher_better: bool
+
+
+COST_AXES = {
+    "speed": CostAxis(
+        key="examples_per_second",
+        title="training, examples/s (other work may have shared the machine)",
+        unit=1,
+        is_higher_better=True,
+    ),
+    "memory": CostAxis(
+        key="compiled_bytes",
+        title="memory of a training step, MiB",
+        unit=2**20,
+        is_higher_better=False,
+    ),
+}
+FIGURES = (*COST_AXES, "curves")  # the kinds that `draw_figures` knows
+
+
+def draw_figures(frame: Frame, kind: str) -> Iterator[tuple[str, Figure]]:
+    """Draws what the runs have data for, each figure with its name.
+
+    Args:
+      frame: a row for each run and metric.
+      kind: one of FIGURES: scores by speed or by memory, or learning curves.
+    """
+    for task, runs in frame.groupby("task", sort=False):
+        if kind == "curves":
+            for name, figure in _draw_all_curves(runs):
+                yield f"{task}_{name}", figure
+            continue
+        for metric, group in runs[runs["finished"]].groupby("metric", sort=False):
+            figure = draw_by_cost(group, COST_AXES[kind])
             if figure is not None:
-                yield f"{name}_{metric}", figure
+                yield f"{task}_{kind}_{metric}", figure
 
+
+def _draw_all_curves(runs: Frame) -> Iterator[tuple[str, Figure]]:
+    """Draws the validated rates and selected metrics of a task, and the loss."""
     points = _curve_points(runs)
     if points.empty:
         return
     shown_metrics = {name for name in points if is_rate(name)}
     shown_metrics |= set(runs["metric"]) & set(points)
     for metric in sorted(shown_metrics):
-        yield f"curves_validation_{metric}", draw_curves(points, "validation", metric)
-    yield "curves_train_loss", draw_curves(points, "train", "loss")
+        yield f"curves_{metric}", draw_curves(points, "validation", metric)
+    if "train" in set(points["split"]):
+        yield "curves_train_loss", draw_curves(points, "train", "loss")
 
 
 def _curve_points(runs: Frame) -> Frame:
-    """The lines of metrics.jsonl of all runs, with the run's task, label and seed."""
+    """The lines of metrics.jsonl of all runs of a task, with the names of the runs."""
     points = []
     for run in runs.drop_duplicates("run").itertuples():
-        for row in run.curves:
-            points.append(
-                {"task": run.task, "label": run.label, "seed": run.seed, **row}
-            )
+        names = {"attention": run.attention, "label": run.label, "seed": run.seed}
+        for row in run.curve:
+            points.append({"task": run.task, **names, **row})
     return pd.DataFrame(points)
-
-
-def draw_by_landmarks(runs: Frame) -> Figure | None:
-    """Draws a line for each setting with several numbers of landmarks.
-
-    Exact attention is a flat line. Bars are the standard deviation over several seeds;
-    of one seed, for accuracies, the binomial one over the test examples.
-
-    Returns:
-      The figure; None if no setting has several numbers.
-    """
-    counts = [run.get("attention.num_landmarks", 0) for run in runs["settings"]]
-    # What is left of a label without its number of landmarks names a line.
-    number = rf", \d+ landmarks(?:{re.escape(EXACT_MARK)})?"
-    names = runs["label"].str.replace(number, "", regex=True)
-    figure = new_figure()
-    axes = figure.axes[0]
-    lines = runs.assign(count=counts).groupby(names, sort=False)
-    for index, (name, group) in enumerate(lines):
-        by_count = group.groupby("count")
-        means = by_count["score"].mean()
-        style = {**line_style(index), "label": name}
-        if group["attention"].iloc[0] == EXACT:
-            axes.axhline(means.item(), **style)
-        elif len(means) > 1:
-            deviations = by_count["score"].std()
-            bars = deviations.fillna(by_count["score_sd"].first())
-            axes.errorbar(means.index, means, bars, marker="o", capsize=3, **style)
-    if not axes.containers:
-        return None
-
-    axes.set_xscale("log", base=2)
-    measured = set()
-    for error_bars in axes.containers:
-        measured.update(error_bars[0].get_xdata())
-    ticks = sorted(measured)
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    return _finish(figure, runs, "landmarks", heading("test", runs["metric"].iloc[0]))
 
 
 def draw_curves(points: Frame, split: str, metric: str) -> Figure:
     """Draws seeds as thin lines and, where all have a value, their mean as a thick one.
 
     Args:
-      points: the lines of metrics.jsonl, with `task`, `label` and `seed`.
+      points: the lines of metrics.jsonl, with `task`, `attention`, `label` and `seed`.
       split: "train" or "validation".
       metric: a column of the points.
     """
     figure = new_figure()
     axes = figure.axes[0]
     drawn_points = points[(points["split"] == split) & points[metric].notna()]
-    for index, (name, group) in enumerate(drawn_points.groupby("label", sort=False)):
-        by_seed = group.pivot(index="step", columns="seed", values=metric)
-        by_seed = scale(metric) * by_seed
-        style = line_style(index)
-        for seed in by_seed:
-            values = by_seed[seed].dropna()
-            axes.plot(values, **style, linewidth=0.6, alpha=0.5, marker=_marker(values))
-        mean = by_seed.dropna().mean(axis=1)
-        axes.plot(mean, **style, linewidth=2, marker=_marker(mean), label=name)
-    return _finish(figure, points, "step", heading(split, metric))
+    for attention, rows in drawn_points.groupby("attention", sort=False):
+        for index, (label, group) in enumerate(rows.groupby("label", sort=False)):
+            by_seed = group.pivot(index="step", columns="seed", values=metric)
+            by_seed = scale(metric) * by_seed
+            style = attention_style(attention, index)
+            for seed in by_seed:
+                values = by_seed[seed].dropna()
+                marker = _marker(values)
+                axes.plot(values, **style, linewidth=0.6, alpha=0.5, marker=marker)
+            mean = by_seed.dropna().mean(axis=1)
+            axes.plot(mean, **style, linewidth=2, marker=_marker(mean), label=label)
+
+    task = points["task"].iloc[0]
+    axes.set(xlabel="step", ylabel=heading(split, metric), title=task)
+    add_legend(figure)
+    return figure
 
 
 def _marker(values: Frame) -> str:
@@ -116,9 +126,147 @@ def _marker(values: Frame) -> str:
     return "o" if len(values) == 1 else ""
 
 
-def _finish(figure: Figure, runs: Frame, xlabel: str, ylabel: str) -> Figure:
-    """Adds titles and a legend."""
-    axes = figure.axes[0]
-    axes.set(xlabel=xlabel, ylabel=ylabel, title=runs["task"].iloc[0])
-    add_legend(figure)
+def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
+    """Draws the score of each row over what it costs.
+
+    Each row is a point in the colour of its attention, and the points of an attention
+    are joined. The grey line is the frontier: the best score at each cost. There is a
+    panel for each set of task options and each device. A bar is the standard deviation
+    over seeds, or, for the accuracy of a single seed, the binomial one.
+
+    Args:
+      runs: finished runs of one task and metric.
+      cost: the horizontal axis.
+
+    Returns:
+      The figure; None if no panel has two rows whose cost is known.
+    """
+    measured_runs = runs[runs[cost.key] > 0]
+    panels = {}
+    by_panel = measured_runs.groupby(["data", "device"], sort=False)
+    for data_and_device, panel in by_panel:
+        if panel["label"].nunique() > 1:
+            panels[data_and_device] = _summarize_points(panel, cost)
+    if not panels:
+        return None
+
+    lines = _name_lines(pd.concat(list(panels.values())))
+    metric = runs["metric"].iloc[0]
+    figure = new_figure(columns=len(panels))
+    for axes, (data_and_device, points) in zip(
+        figure.axes, panels.items(), strict=True
+    ):
+        _draw_frontier(axes, _find_frontier(points, cost, metric), cost)
+        _draw_points(axes, points, cost, lines)
+        title_parts = [runs["task"].iloc[0], *data_and_device]
+        axes.set_title(", ".join(part for part in title_parts if part))
+        axes.set_ylabel(heading("test", metric))
+    add_legend(figure, num_columns=len(panels))
     return figure
+
+
+def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
+    """A row for each label: its attention, mean cost and score, bar and name."""
+    points = []
+    for _, seeds in runs.groupby("label", sort=False):
+        first_run = seeds.iloc[0]
+        deviation = seeds["score"].std()
+        points.append(
+            {
+                "attention": first_run["attention"],
+                "cost": seeds[cost.key].mean() / cost.unit,
+                "score": seeds["score"].mean(),
+                "bar": first_run["score_sd"] if pd.isna(deviation) else deviation,
+                "name": first_run["row"].partition(", ")[2],
+            }
+        )
+    return pd.DataFrame(points)
+
+
+class Line(NamedTuple):
+    """How the points of an attention are named.
+
+    Attributes:
+      label: what the legend says, such as "nystrom, by num_landmarks".
+      hidden: the words that are left out beside the points, such as "num_landmarks=".
+    """
+
+    label: str
+    hidden: str
+
+
+def _name_lines(points: Frame) -> dict[str, Line]:
+    """The names of each attention's line and points, the same in all panels.
+
+    The legend has the whole name of a single row. If several rows differ in one
+    setting, the legend has its key, and the points have its values.
+    """
+    lines = {}
+    for attention, rows in points.groupby("attention"):
+        names = list(rows["name"].unique())
+        keys = {name.partition("=")[0] for name in names}
+        if len(names) == 1:
+            label = ", ".join(filter(None, [attention, names[0]]))
+            lines[attention] = Line(label, hidden=names[0])
+        elif len(keys) == 1 and not any(", " in name for name in names):
+            key = keys.pop()
+            lines[attention] = Line(f"{attention}, by {key}", hidden=f"{key}=")
+        else:
+            lines[attention] = Line(attention, hidden="")
+    return lines
+
+
+def _draw_frontier(axes: Axes, frontier: Frame, cost: CostAxis) -> None:
+    """Draws a grey line in steps through the points of the frontier."""
+    # A point's score can be had at worse costs too, up to the next point: at lower
+    # speeds, which lie to its left, and at larger memories, to its right.
+    step = "steps-pre" if cost.is_higher_better else "steps-post"
+    axes.plot(
+        frontier["cost"], frontier["score"], color="0.7", drawstyle=step, zorder=0
+    )
+
+
+def _draw_points(
+    axes: Axes, points: Frame, cost: CostAxis, lines: dict[str, Line]
+) -> None:
+    """Draws the points of each attention and their names, and the axis of the cost."""
+    for attention, rows in points.groupby("attention", sort=False):
+        line = lines[attention]
+        style: Any = attention_style(attention)
+        sorted_points = rows.sort_values("cost")
+        axes.errorbar(
+            sorted_points["cost"],
+            sorted_points["score"],
+            sorted_points["bar"],
+            marker="o",
+            capsize=2,
+            linewidth=0.7,
+            label=line.label,
+            **style,
+        )
+        for point in sorted_points.itertuples():
+            name = point.name.removeprefix(line.hidden)
+            axes.annotate(
+                textwrap.fill(name, LETTERS_BESIDE_A_POINT),
+                (point.cost, point.score),
+                xytext=(3, 3),
+                textcoords="offset points",
+                fontsize=6,
+            )
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(cost.title)
+
+
+def _find_frontier(points: Frame, cost: CostAxis, metric: str) -> Frame:
+    """The points whose score no other point of an equal or better cost reaches."""
+    sign = 1 if is_higher_better(metric) else -1
+    best_cost_first = points.assign(gain=sign * points["score"]).sort_values(
+        ["cost", "gain"], ascending=[not cost.is_higher_better, False]
+    )
+    best_so_far = best_cost_first["gain"].cummax()
+    is_best = best_cost_first["gain"] > best_so_far.shift(fill_value=float("-inf"))
+    return best_cost_first[is_best].sort_values("cost")

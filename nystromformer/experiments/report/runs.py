@@ -1,36 +1,52 @@
-"""Runs as a data frame: a row for each run and each metric that it is scored by.
+"""The table of runs: a row for each run and each metric that it is scored by.
 
-A row is named by `names.name_runs`; the tables and figures of a report group by these
-names.
+A row is named by the settings in which the runs differ; the tables and figures of a
+report group by these names.
 """
 
-import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from flax.traverse_util import flatten_dict
 
+from lra_tasks import LRA
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.metric_names import is_rate
-from nystromformer.experiments.report.names import hide_seeds, name_runs, sort_key
-from nystromformer.run_files import (
-    CONFIG_FILE,
-    METRICS_FILE,
-    PLAN_FILE,
-    RESULT_FILE,
-    has_imported_weights,
-)
+from nystromformer.experiments.report.records import Record
+from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
+
+# The order of the rows and columns. Other names come after these.
+ATTENTION_ORDER = (
+    "nystrom",
+    "softmax",
+    "bigbird",
+    "efficient",
+    "linear",
+    "linformer",
+    "longformer",
+    "performer",
+    "reformer",
+    "identity",
+)
+TASK_ORDER = (*LRA, "pathx", "corpus", "glue", "labelled_texts", "recall")
+# Settings that no name needs: they change no number, or stand beside it anyway.
+UNNAMED = SETTINGS_WITHOUT_EFFECT | {"task.name", "attention.name", "train.seed"}
+# How a batch is cut to fit the memory, which attentions need to a different extent.
+CUTS_OF_A_BATCH = {"train.grad_accum_steps", "train.length_buckets", "model.remat"}
+# Folders whose names may have a seed.
+FOLDERS = ("train.init_from", "task.tokenizer", "task.source_dir")
+MISSING = repr(math.nan)  # the text of a setting that a run's config does not have
 
 # Metrics that are shares of test examples, so that chance is binomial.
 SHARES_OF_EXAMPLES = ("accuracy", "sop_accuracy")
 # What a run has whose result.json is not there, or is older than these keys.
 UNKNOWN = {
-    "command": "",
     "device": None,
     "commit": None,
     "metric": None,
@@ -44,127 +60,69 @@ UNKNOWN = {
 }
 
 
-def read_runs(folders: Iterable[Path]) -> Frame:
-    """Reads all runs in these folders and below, in the order of the tables.
-
-    The runs that a sweep has planned there are among them, begun or not.
-
-    Args:
-      folders: workdirs, or folders of workdirs.
+def make_frame(records: Iterable[Record]) -> Frame:
+    """Makes the table of runs, in the order of a report.
 
     Returns:
-      A frame with the columns of `read_run` and `name_runs`, and besides
-        column: the heading of the metric, as in "listops accuracy, %".
-        score: the test value, in per cent if it is a rate.
+      A row for the metric that chose a run's weights, and one for each other rate with
+      floors. Each has the keys of result.json and besides
+        run: the name of the run.
+        task, objective, attention, seed: a set of GLUE counts as a task.
+        settings: the config, flat, as in "train.seed".
+        overrides: the values that the command line set, by flat keys.
+        num_steps: how long it trains; 0 of a planned run that counts epochs.
+        test_data: the sha256 of the test split, if it is known.
+        score: the test value, in per cent if it is a rate; NaN of an unfinished run.
         score_sd: its binomial standard deviation, for shares of test examples.
+        curve: the lines of metrics.jsonl; `step` is the last one's.
+        finished: whether there is a result.
+        device, commit: if the run was resumed elsewhere all of them, as "A, then B".
+        column: the heading of the metric, as in "listops accuracy, %".
+      and the names of `_name_rows`.
 
     Raises:
-      ConfigError: for a folder without runs, for runs of one task, preset and options
-        of the task that were tested on different data, and for two runs of equal
-        settings and seed.
+      ConfigError: for two runs of equal settings and seed in one folder.
     """
-    frame: Frame = pd.DataFrame(_read_rows(folders))
-    _fill_metrics(frame)
-    _add_scores(frame)
+    rows = []
+    for record in records:
+        rows.extend(_list_rows(record))
+    frame: Frame = pd.DataFrame(rows)
+    metric_of_task = frame.groupby(["task", "objective"])["metric"].transform("first")
+    frame["metric"] = frame["metric"].fillna(metric_of_task).fillna("accuracy")
+    _scale_scores(frame)
     frame["column"] = list(map(heading, frame["task"], frame["metric"]))
 
     _fill_missing_settings(frame)
-    hide_seeds(frame)
-    frame = frame.join(name_runs(frame))
-    _check_test_data(frame)
-    _check_no_duplicates(frame)
-
-    order = ["attention", "label", "task", "seed"]
+    _hide_seeds(frame)
+    frame = frame.join(_name_rows(frame))
+    _tell_test_data_apart(frame)
+    _tell_equal_runs_apart(frame)
+    order = ["attention", "label", "task", "data", "seed"]
     return frame.sort_values(
         order, key=lambda column: column.map(sort_key), kind="stable"
     )
 
 
-def _read_rows(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """The rows of `read_run` for every run in these folders, by the path of the run."""
-    configs: dict[Path, Any] = {}
-    for folder in folders:
-        configs_below = find_configs(folder)
-        if not configs_below:
-            raise ConfigError(
-                f"no runs in {folder}: no trained or planned one there or below"
-            )
-        configs.update(configs_below)
-
-    rows = []
-    for workdir in sorted(configs):
-        rows.extend(read_run(workdir, configs[workdir]))
-    return rows
-
-
-def find_configs(folder: Path) -> dict[Path, Any]:
-    """Finds the workdir and the config of each run in or below a folder.
-
-    Runs that a sweep has planned and not begun are among them. Imported weights are
-    not: they have a config and were not trained here.
-    """
-    configs = {}
-    for plan in folder.rglob(PLAN_FILE):
-        for name, config in json.loads(plan.read_text()).items():
-            configs[plan.parent / name] = config
-    for file in folder.rglob(CONFIG_FILE):
-        workdir = file.parent
-        if not has_imported_weights(workdir):
-            configs[workdir] = json.loads(file.read_text())
-    return configs
-
-
-def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Reads one run.
-
-    Args:
-      workdir: its folder, which may not exist yet.
-      config: the content of its config.json.
-
-    Returns:
-      A row for the metric that chose the weights, and one for each other rate with
-      floors. Each has the keys of result.json and besides
-        run: the path of the workdir.
-        task, objective, attention, seed: a set of GLUE counts as a task.
-        settings: the config, flat, as in "train.seed"; of `source_dir` the last part.
-        presets: the words of the config, as in "quick,mrpc"; None if unknown.
-        overrides: the values that the command line set, by flat keys.
-        has_overrides: whether config.json records this.
-        num_steps: how long it trains; 0 of a planned run that counts epochs.
-        test_data: the sha256 of the test split, if it is known.
-        score: the test value of the metric; NaN where the run is not finished.
-        curves: the lines of metrics.jsonl; `step` is the last one's.
-        finished: whether there is a result.
-        device, commit: if the run was resumed elsewhere all of them, as "A, then B".
-
-    Raises:
-      ConfigError: if the config is not that of a run.
-    """
-    if "objective" not in config:
-        raise ConfigError(
-            f"{workdir}/config.json is not the config of a run: it has no objective; "
-            "name folders of runs of scripts/train.py"
-        )
-    result = _read_result(workdir)
-    curves = _read_curves(workdir)
-    subset = config["task"].get("subset")  # a set of GLUE
+def _list_rows(record: Record) -> list[dict[str, Any]]:
+    """The rows of one run in the table, a row for each of its metrics."""
+    config = record["config"]
+    result = record["result"] or {}
+    curve = record["curve"]
     test_hashes = result.get("data_sha256") or {}
     run = {
-        "run": str(workdir),
         **UNKNOWN,
         **result,
-        "task": subset or config["task"]["name"],
+        "run": record["run"],
+        "task": config["task"].get("subset") or config["task"]["name"],
         "objective": config["objective"]["name"],
         "attention": config["attention"]["name"],
         "seed": config["train"]["seed"],
         "settings": _flatten_settings(config),
-        "presets": config.get("preset"),
         "overrides": config.get("overrides", {}),
-        "has_overrides": "overrides" in config,  # Older runs do not record them.
         "num_steps": config["train"]["num_steps"],
         "test_data": test_hashes.get("test"),
-        "curves": curves,
-        "step": curves[-1]["step"] if curves else 0,
+        "curve": curve,
+        "step": curve[-1]["step"] if curve else 0,
         "finished": bool(result),
     }
     other_floors = run.pop("other_floors", {})
@@ -184,12 +142,6 @@ def read_run(workdir: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _read_result(workdir: Path) -> dict[str, Any]:
-    """The content of result.json; empty while there is none."""
-    file = workdir / RESULT_FILE
-    return json.loads(file.read_text()) if file.exists() else {}
-
-
 def _of_all_sessions(result: Mapping[str, Any], key: str) -> Any:
     """The value of a run; where its sessions have several, a text as "A, then B"."""
     sessions = result.get("sessions") or [result]
@@ -197,41 +149,40 @@ def _of_all_sessions(result: Mapping[str, Any], key: str) -> Any:
     return values[0] if len(values) == 1 else ", then ".join(map(str, values))
 
 
-def _read_curves(workdir: Path) -> list[dict[str, Any]]:
-    """The whole lines of metrics.jsonl; none while there is no such file.
-
-    A run that trains may be about to write the last one.
-    """
-    file = workdir / METRICS_FILE
-    if not file.exists():
-        return []
-    *lines, _ = file.read_text().split("\n")
-    return [json.loads(line) for line in lines]
-
-
 def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config by flat keys, in which runs of one setting are equal.
 
     `preset` loses the set of GLUE, which is a task of its own. It is "paper" if nothing
-    else is left, and None if the config names no preset. `task.source_dir` becomes the
-    last part of the path, since the same folder may have moved. Where epochs are
-    counted, the steps are left out: a run that has begun knows them, and one that is
-    planned does not.
+    else is left, and None if the config names no preset. Of a folder the last part is
+    left, since the same folder may have moved. Where epochs are counted, the steps are
+    left out: a run that has begun knows them, and one that is planned does not.
     """
-    groups = {key: value for key, value in config.items() if key != "overrides"}
-    presets = config.get("preset")
-    subset = config["task"].get("subset")
-    if presets:
-        words = [word for word in presets.split(",") if word != subset]
-        groups["preset"] = ",".join(words) or "paper"
-    else:
-        groups["preset"] = None
+    groups = {name: group for name, group in config.items() if name != "overrides"}
+    settings: Any = flatten_dict(groups, sep=".")
+    preset = config.get("preset")
+    if preset:
+        words = [x for x in preset.split(",") if x != config["task"].get("subset")]
+        preset = ",".join(words) or "paper"
+    settings["preset"] = preset
 
-    source_dir = Path(config["task"].get("source_dir") or "").name
-    groups["task"] = {**config["task"], "source_dir": source_dir or None}
-    if config["train"].get("num_epochs"):
-        groups["train"] = {**config["train"], "num_steps": 0}
-    return flatten_dict(groups, sep=".")
+    for key in FOLDERS:
+        if settings.get(key):
+            settings[key] = Path(settings[key]).name
+    if settings.get("train.num_epochs"):
+        settings["train.num_steps"] = 0
+    return settings
+
+
+def _scale_scores(frame: Frame) -> None:
+    """Shows scores in per cent, and adds the binomial standard deviation of shares."""
+    share = frame["score"]
+    factor = frame["metric"].map(scale)
+    deviation = (share * (1 - share) / frame["test_examples"]) ** 0.5
+    # An example of the objective positions has several labels.
+    has_one_label = frame["objective"] != "positions"
+    is_share = frame["metric"].isin(SHARES_OF_EXAMPLES) & has_one_label
+    frame["score"] = factor * share
+    frame["score_sd"] = (factor * deviation).where(is_share)
 
 
 def _fill_missing_settings(frame: Frame) -> None:
@@ -255,46 +206,170 @@ def _fill_missing_settings(frame: Frame) -> None:
             settings.setdefault(key, defaults[key])
 
 
-def _fill_metrics(frame: Frame) -> None:
-    """Gives unfinished runs the metric of the finished ones of their task."""
-    metric_of_task = frame.groupby(["task", "objective"])["metric"].transform("first")
-    frame["metric"] = frame["metric"].fillna(metric_of_task).fillna("accuracy")
+def _hide_seeds(frame: Frame) -> None:
+    """Replaces a run's seed by "*" in the folders that its settings name, in place.
+
+    "pretrained-seed1" becomes "pretrained-seed*" in a run of seed 1. Runs that each
+    start from the run of their seed then have equal settings, and share a row. A folder
+    that runs of several seeds have in common keeps its name.
+    """
+    for key in ("train.init_from", "task.tokenizer"):
+        folders = pd.Series([settings.get(key) for settings in frame["settings"]])
+        groups = frame["seed"].groupby([folders, frame["task"], frame["attention"]])
+        has_one_seed = groups.transform("nunique") == 1
+        for seed, settings in frame.loc[has_one_seed, ["seed", "settings"]].to_numpy():
+            seed_pattern = rf"seed{seed}(?!\d)"
+            settings[key] = re.sub(seed_pattern, "seed*", settings[key])
 
 
-def _add_scores(frame: Frame) -> None:
-    """Shows scores in per cent, and adds the binomial standard deviation of shares."""
-    share = frame["score"]
-    factor = frame["metric"].map(scale)
-    deviation = (share * (1 - share) / frame["test_examples"]) ** 0.5
-    # An example of the objective positions has several labels.
-    has_one_label = frame["objective"] != "positions"
-    is_share = frame["metric"].isin(SHARES_OF_EXAMPLES) & has_one_label
-    frame["score"] = factor * share
-    frame["score_sd"] = (factor * deviation).where(is_share)
+def _name_rows(frame: Frame) -> Frame:
+    """Names each run by its attention and the settings in which the runs differ.
 
+    A setting is written as its flag is, as in "train.num_steps=700"; those of the
+    attention are without their group, as in "num_landmarks=8".
 
-def _check_test_data(frame: Frame) -> None:
-    """Raises ConfigError if runs whose scores are compared saw different data."""
-    for _, hashes in frame.groupby(["column", "data", "preset"])["test_data"]:
-        different = hashes.dropna().drop_duplicates()
-        if len(different) > 1:
-            workdirs = ", ".join(frame["run"][different.index])
-            raise ConfigError(
-                "these runs have equal options of the task and were tested on "
-                f"different data; report on them apart: {workdirs}"
-            )
+    Returns:
+      The parts of a name, for each row of the frame:
+        label: the whole name. Runs of one label differ in nothing but their seed.
+        row: the label without the options of the task.
+        data: the options of the task, as in "num_pairs=16".
+        preset: the preset where there are several, as in "preset=quick".
+    """
+    settings: Frame = pd.DataFrame(list(frame["settings"]))
+    texts = settings.drop(columns=[key for key in settings if key in UNNAMED])
+    is_named = _choose_settings(texts.map(repr), frame["task"], frame["attention"])
+    keys = sorted(texts, key=lambda x: (x != "preset", not x.startswith("attention.")))
+    names = []
+    for index, values in frame["settings"].items():
+        row_words = [frame.at[index, "attention"]]
+        data_words = []
+        for key in keys:
+            value = values.get(key)
+            if not is_named.at[index, key] or value is None:
+                continue
+            group, _, option = key.rpartition(".")
+            if group == "task":
+                data_words.append(f"{option}={value}")
+            elif key == "attention.dropout_rate":
+                row_words.append(f"dropout {value} on its weights")
+            else:
+                row_words.append(f"{key.removeprefix('attention.')}={value}")
 
-
-def _check_no_duplicates(frame: Frame) -> None:
-    """Raises ConfigError if two runs have equal settings and the same seed."""
-    is_equal = frame.duplicated(["column", "label", "seed"], keep=False)
-    if is_equal.any():
-        workdirs = ", ".join(frame["run"][is_equal])
-        raise ConfigError(
-            "these runs have equal settings and seed; report on them apart, or keep "
-            "one, and delete the folders of the others and their entries in "
-            f"sweep.json: {workdirs}"
+        is_preset_named = is_named.at[index, "preset"] and values["preset"]
+        names.append(
+            {
+                "label": ", ".join(row_words + data_words),
+                "row": ", ".join(row_words),
+                "data": ", ".join(data_words),
+                "preset": f"preset={values['preset']}" if is_preset_named else "",
+            }
         )
+    return pd.DataFrame(names, index=frame.index)
+
+
+def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
+    """Which settings the name of each run has: bool [runs, settings].
+
+    A name has the settings that differ among the runs of its task and preset, without
+    the value that more than half of these have, or without None if some have it.
+    Options of the attention and how a batch is cut differ by nature from attention to
+    attention: they are compared within one, and those of the attention that are named
+    in one task are named in all. The preset is named if the runs of a task have
+    several, and the dropout of exact attention's weights wherever there is any, since
+    most attentions cannot have it.
+
+    Args:
+      texts: the settings, a column each, as texts, so that lists can be compared.
+      task: the task of each run.
+      attention: the attention of each run.
+    """
+    preset = texts["preset"]
+    texts = texts.drop(columns="preset")
+    of_attention = [key for key in texts if key.startswith("attention.")]
+    narrow = [key for key in texts if key in CUTS_OF_A_BATCH or key in of_attention]
+    is_named = _has_several_values(texts, [task, preset])
+    is_left_out = texts.groupby([task, preset]).transform(_is_left_out)
+    is_of_task = texts.columns.str.startswith("task.")
+    is_named &= ~is_left_out | is_of_task
+    is_named[narrow] = _has_several_values(texts[narrow], [task, preset, attention])
+    in_one_task = is_named[of_attention].groupby([attention, preset])
+    is_named[of_attention] = in_one_task.transform("any")
+    if "attention.dropout_rate" in texts:
+        rate = texts["attention.dropout_rate"]
+        is_named["attention.dropout_rate"] |= ~rate.isin([MISSING, "0.0", "0"])
+    has_several_presets = bool((preset.groupby(task).nunique() > 1).any())
+    return is_named.assign(preset=has_several_presets)
+
+
+def _has_several_values(values: Frame, groups: Sequence[Any]) -> Frame:
+    """Whether each setting differs within the group of each run."""
+    return values.groupby(groups).transform("nunique") > 1
+
+
+def _is_left_out(values: Frame) -> Frame:
+    """Whether the value of each run is the one that stands in no name: at most one is.
+
+    A name cannot say None, or that a config does not have the setting.
+    """
+    is_none = values.isin(["None", MISSING])
+    if is_none.any():
+        return is_none
+    return values.map(values.value_counts(normalize=True)) > 0.5
+
+
+def _tell_test_data_apart(frame: Frame) -> None:
+    """Gives runs of equal options a column for each test split that they have seen."""
+    groups = frame.groupby(["column", "preset", "data"], sort=False)
+    for _, hashes in groups["test_data"]:
+        if hashes.nunique() < 2:
+            continue
+        for index, sha256 in hashes.items():
+            text = sha256[:8] if sha256 else "unknown"
+            _add_word(frame, index, "data", f"test data {text}")
+            _add_word(frame, index, "label", f"test data {text}")
+
+
+def _tell_equal_runs_apart(frame: Frame) -> None:
+    """Adds their folders to the names of runs of equal settings and seeds.
+
+    Raises:
+      ConfigError: for two such runs in one folder.
+    """
+    keys = ["column", "label", "seed"]
+    for _, equal_runs in frame[frame.duplicated(keys, keep=False)].groupby(keys):
+        folders = equal_runs["run"].str.rpartition("/")[0]
+        if folders.duplicated().any():
+            names = ", ".join(equal_runs["run"])
+            raise ConfigError(
+                "these runs have equal settings and seed; report on them apart, or "
+                "keep one, and delete the folders of the others and their entries in "
+                f"sweep.json: {names}"
+            )
+    is_equal = frame.duplicated(keys, keep=False)
+    is_ambiguous = is_equal.groupby([frame["column"], frame["label"]]).transform("any")
+    for index, name in frame.loc[is_ambiguous, "run"].items():
+        folder = name.rpartition("/")[0] or "no folder"
+        _add_word(frame, index, "row", f"in {folder}")
+        _add_word(frame, index, "label", f"in {folder}")
+
+
+def _add_word(frame: Frame, index: Any, column: str, word: str) -> None:
+    """Adds a word to a name, in place."""
+    words = [frame.at[index, column], word]
+    frame.at[index, column] = ", ".join(filter(None, words))
+
+
+def sort_key(name: Any) -> str:
+    """Returns a text by which names are sorted.
+
+    Attentions and tasks have the order of ATTENTION_ORDER and TASK_ORDER; other names
+    come after them. Numbers are filled with zeros, so that "num_landmarks=8" comes
+    before "num_landmarks=64", and 1e-05 before 0.001.
+    """
+    order = [*ATTENTION_ORDER, *TASK_ORDER]
+    rank = order.index(name) if name in order else len(order)
+    number = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+    return re.sub(number, lambda match: f"{float(match[0]):032.20f}", f"{rank} {name}")
 
 
 def heading(task: str, metric: str) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -10,8 +10,7 @@ from scipy.special import stdtrit
 
 from lra_tasks import LRA
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.report.published import AVERAGE, cite
-from nystromformer.experiments.report.runs import Frame, heading, scale
+from nystromformer.experiments.report.runs import Frame, heading, scale, sort_key
 
 DASH = "—"  # in a cell: nothing to say
 EXACT = "softmax"
@@ -25,10 +24,20 @@ class Cost(NamedTuple):
     format: str
 
 
+class Floor(NamedTuple):
+    """What a rule reaches, in a column of the table of scores."""
+
+    rule: str
+    column: str
+    preset: str
+    text: str
+
+
 EXACT_BY_LENGTH = "exact by length, %"
+EXAMPLES_PER_SECOND = "training, examples/s"
 COSTS = {
     "parameters": Cost("num_params", 1, ",.0f"),
-    "training, examples/s": Cost("examples_per_second", 1, ",.1f"),
+    EXAMPLES_PER_SECOND: Cost("examples_per_second", 1, ",.1f"),
     "compiled, MiB": Cost("compiled_bytes", 2**20, ",.1f"),
     EXACT_BY_LENGTH: Cost("fraction_exact", 0.01, ".1f"),
 }
@@ -53,11 +62,11 @@ def score_table(frame: Frame) -> Frame:
     """Makes the table of attentions × tasks and metrics.
 
     A task that was run with several options has a column for each. Floors are the first
-    rows, published scores the last columns. Rows that have all tasks of the benchmark
-    get an average.
+    rows, a row for each preset where these have different ones. Rows that have all
+    tasks of the benchmark get an average.
     """
     cells: dict[str, dict[str, str]] = defaultdict(dict)  # column -> row -> text
-    floor_rows = []
+    floors: list[Floor] = []
     for _, runs in frame.groupby(["column", "label"], sort=False):
         # A finished run has floors.
         first_run = runs.sort_values("finished", ascending=False, kind="stable").iloc[0]
@@ -68,23 +77,31 @@ def score_table(frame: Frame) -> Frame:
         cells[column][row] = _format_score(runs)
 
         for rule, value in first_run["floors"].items():
-            floor_row = f"floor: {rule}"
-            if first_run["preset"]:
-                floor_row += f", {first_run['preset']}"
-            floor_rows.append(floor_row)
-            cells[column][floor_row] = f"{scale(first_run['metric']) * value:.2f}"
-        task = first_run["task"]
-        if first_run["metric"].startswith("mismatched"):
-            task += " mismatched"  # MNLI's other test split
-        published = cite(first_run, task)
-        if published:
-            cells[f"{task} published, %"][row] = published
+            text = f"{scale(first_run['metric']) * value:.2f}"
+            floors.append(Floor(rule, column, first_run["preset"], text))
 
+    floor_rows = _add_floors(floors, cells)
     _add_averages(frame, cells)
-    rows = [*dict.fromkeys(floor_rows), *frame["row"].unique()]
+    rows = [*floor_rows, *frame["row"].unique()]
     table: Frame = pd.DataFrame(cells, index=rows).fillna(DASH)
-    columns = sorted(table, key=lambda name: "published" in name)
-    return table[columns].reset_index(names="attention")
+    return table.reset_index(names="attention")
+
+
+def _add_floors(floors: Sequence[Floor], cells: dict[str, dict[str, str]]) -> list[str]:
+    """Adds the floors to the cells, and returns the names of their rows."""
+    texts = defaultdict(set)
+    for floor in floors:
+        texts[floor.rule, floor.column].add(floor.text)
+    rules_of_presets = {rule for (rule, _), x in texts.items() if len(x) > 1}
+
+    rows = []
+    for floor in floors:
+        row = f"floor: {floor.rule}"
+        if floor.preset and floor.rule in rules_of_presets:
+            row += f", {floor.preset}"
+        cells[floor.column][row] = floor.text
+        rows.append(row)
+    return list(dict.fromkeys(rows))
 
 
 def _format_score(runs: Frame) -> str:
@@ -111,22 +128,23 @@ def _add_averages(frame: Frame, cells: dict[str, dict[str, str]]) -> None:
         means = runs.groupby("task")["score"].mean()
         if len(means) < len(LRA):
             continue
-        cells[heading(AVERAGE, "accuracy")][row] = f"{means.mean():.2f}"
-        # All of its runs must have the published settings.
-        published = [cite(run, AVERAGE) for _, run in runs.iterrows()]
-        if all(published):
-            cells[f"{AVERAGE} published, %"][row] = published[0]
+        cells[heading("average", "accuracy")][row] = f"{means.mean():.2f}"
 
 
-def cost_table(runs: Frame) -> Frame:
-    """Makes the table of what finished runs of one task cost.
+def cost_table(frame: Frame) -> Frame:
+    """Makes the table of what finished runs cost.
 
-    It has a row for each label and device. A column is left out if it is empty or zero
-    in all rows, as the share of exact examples is where no attention has landmarks.
+    It has a row for each task, label and device. A column is left out if it is empty or
+    zero in all rows, as the share of exact examples is where no attention has
+    landmarks.
     """
     rows = []
-    for (label, device), group in runs.groupby(["label", "device"], sort=False):
-        row = {"attention": label}
+    runs = frame.drop_duplicates("run").sort_values(
+        "task", key=lambda tasks: tasks.map(sort_key), kind="stable"
+    )
+    keys = ["task", "label", "device"]
+    for (task, label, device), group in runs.groupby(keys, sort=False):
+        row = {"task": task, "attention": label}
         for title, cost in COSTS.items():
             values = group[cost.key].astype(float) / cost.unit
             row[title] = format_spread(values, cost.format)
@@ -181,10 +199,9 @@ def format_difference(runs: Frame, reference: Frame) -> str:
 def paired_table(frame: Frame, compare_with: Sequence[str] = ()) -> Frame:
     """Makes the table of differences from the rows of some attentions.
 
-    A row is compared with the reference of its preset: of the reference attention's
-    rows, the one with the most seeds. Rows of presets without one, and these references
-    themselves, are compared with the main reference, which has the most seeds of all.
-    Runs are compared where their test data are the same.
+    A row is compared with that row of the attention that has the most seeds, of those
+    of its own preset if there are any. Runs are compared where their test data are the
+    same.
 
     Args:
       frame: a row for each run and metric.
@@ -198,14 +215,14 @@ def paired_table(frame: Frame, compare_with: Sequence[str] = ()) -> Frame:
     for attention in compare_with:
         if attention not in known_attentions:
             raise ConfigError(
-                f"--compare_with={attention}: no run has this attention; "
+                f"differences from {attention}: no run has this attention; "
                 f"name one of {', '.join(known_attentions)}"
             )
 
     cells: dict[str, dict[str, str]] = defaultdict(dict)  # row -> column -> text
     finished = frame[frame["finished"]]
-    by_row = finished.groupby(["column", "label"])
-    test_data = by_row["test_data"].transform("first").fillna("")
+    by_label = finished.groupby(["column", "label"])
+    test_data = by_label["test_data"].transform("first").fillna("")
     for (column, _), runs in finished.groupby(["column", test_data], sort=False):
         points = column.replace("%", "points")
         group_of_label = dict(list(runs.groupby("label", sort=False)))
@@ -221,42 +238,18 @@ def paired_table(frame: Frame, compare_with: Sequence[str] = ()) -> Frame:
 
 def _list_pairs(
     runs: Frame, reference_attentions: Sequence[str]
-) -> Iterator[tuple[str, str]]:
-    """Yields each label and the reference of its row, no pair twice."""
+) -> list[tuple[str, str]]:
+    """Each label and the reference of its row, no pair twice."""
     preset_of_label = dict(zip(runs["label"], runs["preset"], strict=True))
-    past_references: set[str] = set()  # those of the attentions before
-    for attention in dict.fromkeys(reference_attentions):
-        runs_of_attention = runs[runs["attention"] == attention]
-        if runs_of_attention.empty:
+    pairs: dict[frozenset[str], tuple[str, str]] = {}
+    for attention in reference_attentions:
+        candidates = runs[runs["attention"] == attention]
+        if candidates.empty:
             continue
-
-        main, reference_of_preset = _choose_references(runs_of_attention)
-        references = set(reference_of_preset.values())
         for label, preset in preset_of_label.items():
-            # The rows of this attention have been compared with past references, and
-            # the same pair must not come again the other way round.
-            if label == main or label in past_references:
-                continue
-            reference = main
-            if label not in references:
-                reference = reference_of_preset.get(preset, main)
-            yield label, reference
-        past_references |= references
-
-
-def _choose_references(runs: Frame) -> tuple[str, dict[str, str]]:
-    """The labels of an attention with which other rows are compared.
-
-    Returns:
-      The main reference, which has the most seeds; and for each preset the label that
-      has the most seeds in it.
-    """
-
-    def most_frequent(labels: Frame) -> str:
-        return max(labels, key=list(labels).count)
-
-    by_preset = runs.groupby("preset", sort=False)["label"]
-    reference_of_preset = {
-        preset: most_frequent(labels) for preset, labels in by_preset
-    }
-    return most_frequent(runs["label"]), reference_of_preset
+            of_preset = candidates[candidates["preset"] == preset]
+            labels = list((candidates if of_preset.empty else of_preset)["label"])
+            reference = max(labels, key=labels.count)
+            if label != reference:
+                pairs.setdefault(frozenset((label, reference)), (label, reference))
+    return list(pairs.values())

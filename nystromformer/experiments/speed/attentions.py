@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.attention.base import Attention
-from nystromformer.attention.options import parse_value
+from nystromformer.config import parse_value
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.cores import num_cores
 from nystromformer.experiments.speed.timing import (
@@ -86,8 +86,9 @@ def list_labels() -> list[str]:
     """Returns the rows of Table 1, then each other attention at its default size."""
     labels: list[str] = list(TABLE_1)
     names_in_table = {parse_attention(label).name for label in TABLE_1}
-    for name, cls in ATTENTIONS.items():
+    for name in ATTENTIONS:
         if name not in names_in_table:
+            cls = find_attention(name)
             size = cls.config_defaults().get(cls.size_option or "")
             labels.append(f"{name}-{size}" if size else name)
     return labels
@@ -102,7 +103,7 @@ def parse_attention(label: str) -> AttentionSpec:
     name_and_size, *changes = label.split(",")
     name = name_and_size
     size = ""
-    if name not in _table():  # A name may have a hyphen.
+    if name not in _names():  # A name may have a hyphen.
         name, _, size = name_and_size.partition("-")
 
     values: dict[str, Any] = {}
@@ -121,9 +122,9 @@ def parse_attention(label: str) -> AttentionSpec:
     return AttentionSpec(label, name, values)
 
 
-def _table() -> dict[str, type[Attention]]:
-    """The attentions that can be measured."""
-    return {WHOLE_SOFTMAX: WholeSoftmaxAttention, **ATTENTIONS}
+def _names() -> list[str]:
+    """The names of the attentions that can be measured."""
+    return [WHOLE_SOFTMAX, *ATTENTIONS]
 
 
 def find_class(name: str) -> type[Attention]:
@@ -132,10 +133,11 @@ def find_class(name: str) -> type[Attention]:
     Raises:
       ValueError: for an unknown name.
     """
-    table = _table()
-    if name not in table:
-        raise ValueError(f"unknown attention {name!r}; known: {', '.join(table)}")
-    return table[name]
+    if name == WHOLE_SOFTMAX:
+        return WholeSoftmaxAttention
+    if name not in ATTENTIONS:
+        raise ValueError(f"unknown attention {name!r}; known: {', '.join(_names())}")
+    return find_attention(name)
 
 
 def name_row(label: str, options: Mapping[str, Any]) -> str:

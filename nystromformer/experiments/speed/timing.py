@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from nystromformer.errors import ConfigError
-from nystromformer.training.compiled import program_bytes
+from nystromformer.training.step import program_bytes
 
 # A sample takes at least this long; a shorter program runs several times in it.
 MIN_SECONDS = 0.02

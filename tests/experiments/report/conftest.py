@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from nystromformer.experiments.report.names import group_names
-from nystromformer.experiments.report.runs import read_runs
+from nystromformer.experiments.report.records import read_records
+from nystromformer.experiments.report.runs import make_frame
 from nystromformer.experiments.report.tables import score_table
 from tests.small import make_config
 
 # The row of softmax with the paper's options.
-SOFTMAX = "softmax, dropout 0.1 on its weights"
+DROPOUT = "dropout 0.1 on its weights"
+SOFTMAX = f"softmax, {DROPOUT}"
 RESULT = {
     "command": "python scripts/train.py --config=configs/listops.py --workdir=runs/a",
     "metric": "accuracy",
@@ -70,7 +71,7 @@ class Runs:
 
     def read(self) -> Any:
         """The frame of all of them."""
-        return read_runs([self.folder])
+        return make_frame(read_records([self.folder]))
 
 
 def delete_settings(workdir: Path, *names: str) -> None:
@@ -92,12 +93,6 @@ def set_settings(workdir: Path, settings: dict[str, Any]) -> None:
         settings_of_group = config[groups[0]] if groups else config
         settings_of_group[key] = value
     path.write_text(json.dumps(config))
-
-
-def read_groups(runs, *keys):
-    """The frame of some runs, with the groups that these settings make."""
-    frame = runs.read()
-    return frame.assign(group=group_names(frame, keys or ("attention",)))
 
 
 def scores(runs):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS
+from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.attention.linear import LinearAttention
 from nystromformer.attention.softmax import SoftmaxAttention
 from nystromformer.errors import ConfigError
@@ -46,7 +46,7 @@ def test_parse_attention_reads_a_size_and_changes():
     assert spec.label == label
     assert spec.name == "nystrom"
     assert spec.changes == changes
-    defaults = ATTENTIONS["nystrom"].config_defaults()
+    defaults = find_attention("nystrom").config_defaults()
     assert spec.options == defaults | changes
     assert parse_attention("nystrom").options == defaults
 
@@ -182,7 +182,7 @@ def memory_growth(label, length, longer_length, head_dim):
     return num_bytes_of_longer / num_bytes
 
 
-# memory_test and grouped_softmax_test hold the memory of the attentions themselves.
+# memory_test and softmax_groups_test hold the memory of the attentions themselves.
 @pytest.mark.slow
 def test_attention_programs_need_memory_in_proportion_to_the_length():
     assert 7 <= memory_growth("nystrom-64", 8_192, 65_536, head_dim=3) <= 8.5

@@ -7,14 +7,14 @@ from tests.commands import refused
 # A module for --load: an attention that is a tenth off, but in float64 right.
 WRONG = """
 import jax.numpy as jnp
-from nystromformer.attention import ATTENTIONS
-right = ATTENTIONS["linear"].attend
+from nystromformer.attention import find_attention
+right = find_attention("linear").attend
 
 def attend(self, query, *args, **kwargs):
     out = right(self, query, *args, **kwargs)
     return out if query.dtype == jnp.float64 else 1.2 * out
 
-ATTENTIONS["linear"].attend = attend
+find_attention("linear").attend = attend
 """
 
 

@@ -1,0 +1,146 @@
+"""The records of runs: read from workdirs and reports, written by reports.
+
+A record is what a run has left behind: {"run": its name, "config": config.json,
+"result": result.json or None, "curve": the lines of metrics.jsonl}. A report keeps
+the records of its runs in two files, of which git shows what changes, and which
+`pandas.read_json(file, lines=True)` reads.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nystromformer.errors import ConfigError
+from nystromformer.run_files import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
+    RESULT_FILE,
+    has_imported_weights,
+)
+
+RUNS_FILE = "runs.jsonl"  # a line for each run: the record without its curve
+CURVES_FILE = "curves.jsonl"  # a line for each line of metrics.jsonl, and its run
+
+Record = dict[str, Any]
+
+
+def read_records(folders: Iterable[Path]) -> list[Record]:
+    """Reads the records of all runs in these folders and below, sorted by name.
+
+    The runs that a sweep has planned there are among them, begun or not. A run of
+    RUNS_FILE has the name that it has there, behind the folders between; a workdir is
+    named by its path from the folder on, as in "quick/listops-nystrom-seed0". A workdir
+    takes the place of a run of RUNS_FILE that has the same name.
+
+    Raises:
+      ConfigError: for a folder without runs, and for two runs of one name.
+    """
+    packed: dict[str, Record] = {}
+    trained: dict[str, Record] = {}
+    workdirs: set[Path] = set()
+    for folder in folders:
+        packed_below = _read_packed(folder)
+        configs = _find_configs(folder)
+        if not packed_below and not configs:
+            raise ConfigError(
+                f"no runs in {folder}: no trained or planned one there or below, and "
+                f"no {RUNS_FILE}"
+            )
+        _add_records(packed, packed_below)
+
+        new_workdirs = configs.keys() - workdirs
+        records_below = []
+        for workdir in sorted(new_workdirs):
+            name = workdir.relative_to(folder.resolve().parent).as_posix()
+            records_below.append(_read_workdir(workdir, name, configs[workdir]))
+        _add_records(trained, records_below)
+        workdirs |= new_workdirs
+
+    records = {**packed, **trained}
+    return [records[name] for name in sorted(records)]
+
+
+def _add_records(records: dict[str, Record], new_records: Iterable[Record]) -> None:
+    """Adds records by their names. Raises ConfigError if a name is there already."""
+    for record in new_records:
+        name = record["run"]
+        if name in records:
+            raise ConfigError(
+                f"two runs are named {name}; report on them apart, or rename a folder"
+            )
+        records[name] = record
+
+
+def _read_packed(folder: Path) -> list[Record]:
+    """The records in every RUNS_FILE in and below a folder."""
+    records = []
+    for file in sorted(folder.rglob(RUNS_FILE)):
+        curves: dict[str, list[Any]] = {}
+        curves_file = file.with_name(CURVES_FILE)
+        if curves_file.exists():
+            for line in curves_file.read_text().splitlines():
+                row = json.loads(line)
+                curves.setdefault(row.pop("run"), []).append(row)
+
+        path = file.parent.relative_to(folder)
+        for line in file.read_text().splitlines():
+            record = json.loads(line)
+            record["curve"] = curves.get(record["run"], [])
+            record["run"] = (path / record["run"]).as_posix()
+            records.append(record)
+    return records
+
+
+def _find_configs(folder: Path) -> dict[Path, Any]:
+    """Finds the absolute workdir and the config of each run in or below a folder.
+
+    Runs that a sweep has planned and not begun are among them. Imported weights are
+    not: they have a config and were not trained here.
+    """
+    configs = {}
+    for plan in folder.resolve().rglob(PLAN_FILE):
+        for name, config in json.loads(plan.read_text()).items():
+            configs[plan.parent / name] = config
+    for file in folder.resolve().rglob(CONFIG_FILE):
+        workdir = file.parent
+        if not has_imported_weights(workdir):
+            configs[workdir] = json.loads(file.read_text())
+    return configs
+
+
+def _read_workdir(workdir: Path, name: str, config: Mapping[str, Any]) -> Record:
+    """The record of a run, which may not have begun.
+
+    Raises:
+      ConfigError: if the config is not that of a run.
+    """
+    if "objective" not in config:
+        raise ConfigError(
+            f"{workdir}/{CONFIG_FILE} is not the config of a run: it has no objective; "
+            "name folders of runs of scripts/train.py"
+        )
+    result_file = workdir / RESULT_FILE
+    result = json.loads(result_file.read_text()) if result_file.exists() else None
+    metrics_file = workdir / METRICS_FILE
+    curve = []
+    if metrics_file.exists():
+        # A run that trains may be about to write the last line.
+        *lines, _ = metrics_file.read_text().split("\n")
+        curve = [json.loads(line) for line in lines]
+    return {"run": name, "config": config, "result": result, "curve": curve}
+
+
+def write_records(records: Iterable[Record], folder: Path) -> None:
+    """Writes RUNS_FILE and CURVES_FILE, from which `read_records` reads the same."""
+    run_lines = []
+    curve_lines = []
+    for record in records:
+        values = {key: value for key, value in record.items() if key != "curve"}
+        run_lines.append(json.dumps(values, ensure_ascii=False) + "\n")
+        for row in record["curve"]:
+            point = {"run": record["run"], **row}
+            curve_lines.append(json.dumps(point, ensure_ascii=False) + "\n")
+    (folder / RUNS_FILE).write_text("".join(run_lines), "utf-8")
+    (folder / CURVES_FILE).write_text("".join(curve_lines), "utf-8")

@@ -1,0 +1,299 @@
+"""The page of a report: a README whose blocks are written from the runs beside it.
+
+A block of a page is what stands between these two lines:
+
+    <!-- report: differences runs=quick/* from=softmax,identity -->
+    <!-- end of report -->
+
+The report writes a table or pictures there and leaves the rest of the page alone.
+`runs` selects runs by patterns of their names, all by default; `from` names the
+attentions from which differences are shown.
+"""
+
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from nystromformer.errors import ConfigError
+from nystromformer.experiments import markdown
+from nystromformer.experiments.plotting import save_svg
+from nystromformer.experiments.report import tables
+from nystromformer.experiments.report.figures import FIGURES, draw_figures
+from nystromformer.experiments.report.records import (
+    RUNS_FILE,
+    Record,
+    read_records,
+    write_records,
+)
+from nystromformer.experiments.report.runs import UNNAMED, Frame, make_frame
+
+PAGE_FILE = "README.md"
+SCORES_FILE = "scores.csv"
+FIRST_LINE = "<!-- report: {} -->"
+LAST_LINE = "<!-- end of report -->"
+# No line between the two begins a block.
+BLOCK = re.compile(
+    rf"^{FIRST_LINE.format('(.*)')}\n(?:(?!<!-- report: ).*\n)*?{LAST_LINE}$",
+    re.MULTILINE,
+)
+NEW_PAGE = """# Report on {tasks}
+
+## Test scores
+
+<!-- report: scores -->
+<!-- end of report -->
+
+## Paired differences
+
+<!-- report: differences{references} -->
+<!-- end of report -->
+
+## Costs
+
+<!-- report: costs -->
+<!-- end of report -->
+
+<!-- report: speed -->
+<!-- end of report -->
+
+<!-- report: memory -->
+<!-- end of report -->
+
+## Learning curves
+
+<!-- report: curves -->
+<!-- end of report -->
+
+Each run's config, result, command and versions: runs.jsonl.
+"""
+SCORES_NOTE = (
+    "Mean ± sample standard deviation over seeds; in brackets the number of seeds and "
+    "the steps of unfinished runs. Floor: what a fixed rule reaches on these examples."
+)
+DIFFERENCES_NOTE = (
+    "Mean difference over common seeds ± √(s² + e²), where s is half the paired t "
+    "interval of 95 % over the seeds, and e two binomial standard deviations of the "
+    "difference over the test examples, which all seeds share. Of one seed: ± e; a "
+    "difference beyond this test noise may still come from the seed. Where e is not "
+    "known, as for losses, F1 and masked tokens: ± s, and nothing is judged. Each row "
+    "is judged by itself: where nothing differs, of several seeds fewer than one "
+    "comparison in twenty exceeds chance all the same; of one seed more may."
+)
+COSTS_NOTE = (
+    "Training: without compilation and validation, on a machine that other work may "
+    "have shared. Compiled: memory of the training step with its data."
+)
+EXACT_NOTE = "Exact by length: test examples with no more tokens than landmarks."
+FIGURE_NOTE = (
+    "Bars: the standard deviation over seeds; of one seed the binomial one. Grey line: "
+    "the best score at each cost."
+)
+
+
+def write_report(
+    folders: Iterable[Path], out: Path, compare_with: Sequence[str] = ()
+) -> str:
+    """Writes the report on all runs in and below some folders.
+
+    The folder gets the records of the runs, the page with its pictures, and the scores
+    as a table. Of a page that is there already the blocks are written anew.
+
+    Args:
+      folders: workdirs, folders of workdirs, or folders that have RUNS_FILE.
+      out: the folder to write.
+      compare_with: the attentions from which a new page shows differences, as in
+        `tables.paired_table`.
+
+    Returns:
+      A sentence: how many runs are finished, and where the page is.
+
+    Raises:
+      ConfigError: if there is no run, if no run has an attention of `compare_with`, if
+        a block of the page is wrong, or if `out` holds something else than a report, or
+        the records of other runs.
+    """
+    records = read_records(folders)
+    frame = make_frame(records)
+    markdown.check_folder(out, RUNS_FILE)
+    _check_no_record_is_lost(records, out)
+    page = out / PAGE_FILE
+    if not page.exists():
+        references = f" from={','.join(compare_with)}" if compare_with else ""
+        tasks = ", ".join(frame["task"].unique())
+        text = NEW_PAGE.format(tasks=tasks, references=references)
+    elif compare_with:
+        raise ConfigError(
+            f"--compare_with is for a new page; in {page}, write from="
+            f"{','.join(compare_with)} into the line <!-- report: differences -->"
+        )
+    else:
+        text = page.read_text("utf-8")
+    text, figures = fill_blocks(text, records)
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_records(records, out)
+    for name, figure in figures.items():
+        save_svg(figure, out / name)
+    page.write_text(text, "utf-8")
+    by_row = frame.groupby(["task", "metric", "label"], sort=False)["score"]
+    by_row.agg(["mean", "std", "count"]).to_csv(out / SCORES_FILE)
+    runs = frame.drop_duplicates("run")
+    return f"{runs['finished'].sum()} of {len(runs)} runs finished; see {page}"
+
+
+def _check_no_record_is_lost(records: Sequence[Record], out: Path) -> None:
+    """Raises ConfigError if a report is there that has other runs, too.
+
+    It may be the only place where their records are.
+    """
+    if not (out / RUNS_FILE).exists():
+        return
+    names = {record["run"] for record in read_records([out])}
+    lost_names = sorted(names - {record["run"] for record in records})
+    if lost_names:
+        raise ConfigError(
+            f"{out} has the records of {len(lost_names)} other runs, the first is "
+            f"{lost_names[0]}: name {out} too, which keeps them, or delete their lines "
+            f"in its {RUNS_FILE}"
+        )
+
+
+def fill_blocks(text: str, records: Sequence[Record]) -> tuple[str, dict[str, Figure]]:
+    """Fills the blocks of a page.
+
+    Returns:
+      The page; and the figures that it shows, by the names of their files.
+
+    Raises:
+      ConfigError: for a block of another form, and one that no run belongs to.
+    """
+    figures: dict[str, Figure] = {}
+
+    def fill(match: re.Match[str]) -> str:
+        first_line = FIRST_LINE.format(match[1])
+        try:
+            lines = _make_block(match[1], records, figures)
+        except ConfigError as error:
+            raise ConfigError(f"{first_line}: {error}") from error
+        return "\n".join([first_line, *lines, LAST_LINE])
+
+    text, num_blocks = BLOCK.subn(fill, text)
+    if num_blocks < len(re.findall("^<!-- report: ", text, re.MULTILINE)):
+        raise ConfigError(f"a block <!-- report: … --> has no line {LAST_LINE}")
+    return text, figures
+
+
+def _make_block(
+    words: str, records: Sequence[Record], figures: dict[str, Figure]
+) -> list[str]:
+    """The lines of a block, as in "costs runs=quick/*"; its figures are added."""
+    kind, *options = words.split()
+    values = {"runs": "*", "from": ""}
+    for option in options:
+        key, _, value = option.partition("=")
+        if key not in values:
+            raise ConfigError(f"unknown option {key}; known: runs=, from=")
+        values[key] = value
+    patterns = values["runs"].split(",")
+    selected = [
+        record
+        for record in records
+        if any(fnmatch.fnmatchcase(record["run"], pattern) for pattern in patterns)
+    ]
+    if not selected:
+        raise ConfigError(f"no run has a name like {values['runs']}")
+    frame = make_frame(selected)
+
+    if kind == "scores":
+        return _add_notes(tables.score_table(frame), [SCORES_NOTE, describe(frame)])
+    if kind == "differences":
+        references = [name for name in values["from"].split(",") if name]
+        table = tables.paired_table(frame, references)
+        return _add_notes(table, [DIFFERENCES_NOTE])
+    if kind == "costs":
+        table = tables.cost_table(frame)
+        notes = [COSTS_NOTE]
+        if tables.EXACT_BY_LENGTH in table:
+            notes.append(EXACT_NOTE)
+        return _add_notes(table, notes)
+    if kind in FIGURES:
+        prefix = re.sub(r"\W+", "_", values["runs"]).strip("_")
+        return _show_figures(frame, kind, prefix, figures)
+    known = ", ".join(["scores", "differences", "costs", *FIGURES])
+    raise ConfigError(f"unknown kind {kind}; known: {known}")
+
+
+def _add_notes(table: Frame, notes: Sequence[str]) -> list[str]:
+    """The lines of a table in Markdown, with its notes below; none if it is empty."""
+    if not len(table):
+        return []
+    lines = markdown.make_table(list(table), table.to_numpy())
+    return [*lines, "", markdown.escape(" ".join(notes))]
+
+
+def _show_figures(
+    frame: Frame, kind: str, prefix: str, figures: dict[str, Figure]
+) -> list[str]:
+    """The lines that show the figures of a kind, which are added to `figures`."""
+    lines = []
+    for name, figure in draw_figures(frame, kind):
+        file = "_".join(filter(None, [prefix, name])) + ".svg"
+        figures[file] = figure
+        lines.append(f"![{name.replace('_', ' ')}]({file})")
+    if lines and kind != "curves":
+        lines.extend(["", FIGURE_NOTE])
+    return lines
+
+
+def describe(frame: Frame) -> str:
+    """Says how many runs are finished, what all share, and where they were made.
+
+    Runs of several commits or devices are told apart in words: their numbers may differ
+    for that reason alone.
+    """
+    runs = frame.drop_duplicates("run")
+    finished = runs[runs["finished"]]
+    sentences = [f"{len(finished)} of {len(runs)} runs are finished."]
+    shared = _find_shared_settings(runs)
+    if shared:
+        sentences.append(f"All have {', '.join(shared)}.")
+    for name in ("commit", "device"):
+        values = finished[name].map(_shorten).value_counts()
+        if len(values) == 1:
+            sentences.append(f"{name.capitalize()}: {values.index[0]}.")
+        elif len(values) > 1:
+            parts = []
+            for value in values.index:
+                runs_of_value = finished[finished[name].map(_shorten) == value]
+                parts.append(f"{value} ({_count(runs_of_value)})")
+            sentences.append(
+                f"They are of {len(values)} {name}s, for which reason alone numbers "
+                f"may differ: {'; '.join(parts)}."
+            )
+    return " ".join(sentences)
+
+
+def _find_shared_settings(runs: Frame) -> list[str]:
+    """The preset and the command line's settings that are equal in all runs."""
+    facts = []
+    for settings, overrides in zip(runs["settings"], runs["overrides"], strict=True):
+        facts_of_run = set()
+        for key in {"preset", *overrides} - UNNAMED:
+            if settings.get(key) is not None:
+                facts_of_run.add(f"{key}={settings[key]}")
+        facts.append(facts_of_run)
+    return sorted(set.intersection(*facts))
+
+
+def _shorten(text: str | None) -> str:
+    """A commit of nine digits, with the + of uncommitted changes; a device as it is."""
+    return re.sub(r"\b([0-9a-f]{9})[0-9a-f]{31}\b", r"\1", text or "unknown")
+
+
+def _count(runs: Frame) -> str:
+    """How many runs there are, and of which attentions, as in "3: linear, nystrom"."""
+    attentions = ", ".join(runs["attention"].unique())
+    return f"{len(runs)}: {attentions}"

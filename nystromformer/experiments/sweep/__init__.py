@@ -1,0 +1,1 @@
+"""The runs of a sweep, and how they are started."""

@@ -1,0 +1,260 @@
+"""Starts the runs of a sweep, on this machine or as SLURM job arrays.
+
+Each run is a process of train.py that writes to log.txt in its workdir. If the sweep
+is killed, the current runs train on, and a new sweep leaves them alone.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import submitit
+from submitit.core.utils import FailedJobError
+
+from nystromformer.errors import ConfigError, Interrupted
+from nystromformer.experiments.cli import SIGNALS, StopFlag
+from nystromformer.experiments.run import is_locked
+from nystromformer.experiments.sweep.points import Point
+from nystromformer.run_files import RESULT_FILE
+
+LOG_FILE = "log.txt"
+FAILURE_FILE = "failed.txt"  # the exit status of a run that failed, and its error
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+# A run with one of these exit statuses has ended well, or was stopped by a signal and
+# can go on. A shell adds 128 to a signal's number, and Python's subprocess negates it.
+RESUMABLE_STATUSES = frozenset(
+    [0, *(128 + signum for signum in SIGNALS), *(-signum for signum in SIGNALS)]
+)
+# What a command of ours or Python itself writes about an error.
+ERROR_LINE = re.compile(r"error: .*|[\w.]*(Error|Exception)(: .*)?")
+SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_OF_WARNING = 120  # SLURM warns a job this long before its time is over
+
+
+def find_state(workdir: Path) -> str:
+    """Returns the state of a run: "done", "running", "failed" or "waiting".
+
+    A run that another sweep has started is running, too.
+    """
+    if (workdir / RESULT_FILE).exists():
+        return "done"
+    if is_locked(workdir):
+        return "running"
+    if (workdir / FAILURE_FILE).exists():
+        return "failed"
+    return "waiting"
+
+
+def find_gpus() -> list[str]:
+    """Returns the GPUs that this process may use, as CUDA_VISIBLE_DEVICES does."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
+    listing = subprocess.getoutput("nvidia-smi -L")
+    return re.findall(r"^GPU (\d+):", listing, re.MULTILINE)
+
+
+class Job:
+    """The process of one run. As a job of SLURM, submitit calls and requeues it.
+
+    command: the command that trains.
+    workdir: the folder of the run.
+    """
+
+    def __init__(self, command: Sequence[str], workdir: Path):
+        self.command = command
+        self.workdir = workdir
+        self.env: dict[str, str] = {}
+        self.process: Any = None  # the subprocess, once it has started
+        self.log_start = 0  # the bytes that earlier starts have written to the log
+
+    def start(self, **env: str) -> None:
+        """Starts the run, with environment variables besides this process's own."""
+        self.env = env
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        # Without this a run's last prints would stand in the log behind its error, and
+        # those of a run that is killed nowhere.
+        unbuffered = {"PYTHONUNBUFFERED": "1"}
+        with open(self.workdir / LOG_FILE, "ab") as log:
+            self.log_start = log.tell()
+            self.process = subprocess.Popen(
+                self.command, env=os.environ | unbuffered | env, stdout=log, stderr=log
+            )
+
+    def finish(self) -> None:
+        """Waits for the run to end, prints how it has ended, and records a failure."""
+        status = self.process.wait()
+        ending = find_state(self.workdir)
+        # In any other state a different process has taken over the folder.
+        if status not in RESUMABLE_STATUSES and ending == "waiting":
+            log = (self.workdir / LOG_FILE).read_bytes()[self.log_start :]
+            ending = _describe_failure(status, log.decode(errors="replace"))
+            (self.workdir / FAILURE_FILE).write_text(ending)
+        print(f"{self.workdir.name}: {ending}", flush=True)
+
+    def __call__(self) -> None:
+        """Trains to the end, as a job of SLURM."""
+        jax.config.update("jax_platforms", "cpu")  # the GPU is for the run
+        if find_state(self.workdir) == "waiting":
+            self.start()
+            self.finish()
+
+    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
+        """Stops the run after a checkpoint, and requeues this job.
+
+        submitit calls it when the time of the job is nearly over.
+        """
+        if self.process:
+            self.process.terminate()
+            # `finish` waits for the process, too: the signal has interrupted it, and it
+            # holds the lock of `Popen.wait`.
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        return submitit.helpers.DelayedSubmission(Job(self.command, self.workdir))
+
+
+def _describe_failure(status: int, log: str) -> str:
+    """Says how a process has failed, as in "status 2: error: no data".
+
+    Args:
+      status: its exit status, or minus the number of the signal that killed it.
+      log: what it has written.
+    """
+    lines = log.strip().splitlines() or [""]
+    last_line = lines[-1]
+    if status >= 0:
+        # Libraries write more behind an error: JAX, that it has shortened a traceback.
+        errors = [line for line in lines if ERROR_LINE.fullmatch(line)]
+        return f"status {status}: {errors[-1] if errors else last_line}"
+    name = signal.Signals(-status).name
+    if name == "SIGKILL":
+        return (
+            "killed by SIGKILL, as systems do where memory runs out: fewer runs at a "
+            "time, or a larger config.train.grad_accum_steps, need less; its last "
+            f"line: {last_line}"
+        )
+    return f"killed by {name}; its last line: {last_line}"
+
+
+def run_locally(
+    points: Sequence[Point], folder: Path, num_parallel: int | None = None
+) -> None:
+    """Trains the points in order, several at a time.
+
+    A point that starts from another one waits for it.
+
+    Args:
+      points: those that wait; others are left alone.
+      folder: the folder of the sweep.
+      num_parallel: runs at a time; by default one for each GPU, or one.
+
+    Raises:
+      Interrupted: by a signal, once all runs have saved.
+    """
+    free_slots = _make_slots(num_parallel)
+    waiting = list(points)
+    running: list[Job] = []
+    with StopFlag() as stop:
+        while (waiting or running) and stop.signum is None:
+            for job in list(running):
+                if job.process.poll() is not None:
+                    job.finish()
+                    running.remove(job)
+                    free_slots.append(job.env)
+
+            pending = {point.name for point in waiting}
+            pending |= {job.workdir.name for job in running}
+            startable = [point for point in waiting if point.source not in pending]
+            for point in startable[: len(free_slots)]:
+                waiting.remove(point)
+                # It is left out if its source has failed, or another sweep runs it.
+                if not _can_start(point, folder):
+                    continue
+                job = _make_job(point, folder)
+                job.start(**free_slots.pop(0))
+                running.append(job)
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+        for job in running:
+            job.process.terminate()
+        for job in running:
+            job.process.wait()
+    if stop.signum is not None:
+        raise Interrupted(stop.signum)
+
+
+def _make_job(point: Point, folder: Path) -> Job:
+    return Job(point.command(folder), folder / point.name)
+
+
+def _make_slots(num_parallel: int | None) -> list[dict[str, str]]:
+    """The environment variables of each concurrent run, which choose its GPU."""
+    slots = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in find_gpus()]
+    if not slots:
+        slots = [{}]
+    num_parallel = num_parallel or len(slots)
+    if num_parallel > len(slots) and PREALLOCATE not in os.environ:
+        # Otherwise the first run on a GPU takes most of its memory.
+        slots = [{**slot, PREALLOCATE: "false"} for slot in slots]
+    return [slots[index % len(slots)] for index in range(num_parallel)]
+
+
+def _can_start(point: Point, folder: Path) -> bool:
+    """Whether a point waits, and the run that it starts from is done."""
+    if point.source and find_state(folder / point.source) != "done":
+        return False
+    return find_state(folder / point.name) == "waiting"
+
+
+def check_slurm() -> None:
+    """Raises ConfigError unless this machine can submit jobs to SLURM."""
+    for program in ("sbatch", "srun"):
+        if shutil.which(program) is None:
+            raise ConfigError(
+                f"--cluster=slurm, but this machine has no {program}: start the sweep "
+                "where SLURM is, or leave --cluster out"
+            )
+
+
+def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:
+    """Submits the points as job arrays; those that start from others wait for all.
+
+    A job that runs out of its time saves, and goes back into the queue. `check_slurm`
+    has been called.
+
+    Args:
+      points: those that wait.
+      folder: the folder of the sweep.
+      parameters: those of submitit: partition, time, gpus_per_node,
+        array_parallelism.
+
+    Raises:
+      ConfigError: if SLURM refuses the jobs.
+    """
+    executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=100)
+    first_stage = [point for point in points if not point.source]
+    second_stage = [point for point in points if point.source]
+    options: dict[str, Any] = {"requeue": True}
+    for stage in (first_stage, second_stage):
+        if not stage:
+            continue
+        jobs = [_make_job(point, folder) for point in stage]
+        executor.update_parameters(
+            **parameters,
+            job_name=folder.name,
+            signal_delay_s=SECONDS_OF_WARNING,
+            additional_parameters=options,
+        )
+        try:
+            submitted = executor.submit_array(jobs)
+        except FailedJobError as error:
+            raise ConfigError(f"sbatch failed: {error}") from error
+        array = submitted[0].job_id.partition("_")[0]
+        print(f"submitted {len(jobs)} runs as job {array}; squeue shows them")
+        options = {"requeue": True, "dependency": f"afterany:{array}"}

@@ -1,0 +1,66 @@
+"""How the records of runs are found, kept and replaced."""
+
+import json
+
+import pytest
+
+from nystromformer.errors import ConfigError
+from nystromformer.experiments.report.records import read_records, write_records
+from nystromformer.experiments.run import write_json
+from tests.experiments.report.conftest import Runs
+
+
+def test_read_records_leaves_out_imported_weights(runs):
+    trained = runs.add("softmax,quick", 0.5)
+    (trained / "best").mkdir()
+    imported = runs.add("nystrom,quick")
+    (imported / "metrics.jsonl").unlink()
+    assert list(runs.read()["attention"]) == ["nystrom", "softmax"]
+    (imported / "best").mkdir()
+    assert list(runs.read()["attention"]) == ["softmax"]
+
+
+def test_read_records_reads_what_it_has_written(three, tmp_path):
+    three.add("softmax,quick")
+    records = read_records([three.folder])
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    write_records(records, packed)
+    assert read_records([packed]) == records
+    config = json.loads((three.folder / "00/config.json").read_text())
+    lines = (packed / "runs.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["config"] == config
+    # Further up the names have the folders between.
+    assert read_records([tmp_path / "packed/.."])[0]["run"] == "packed/runs/00"
+
+
+def test_read_records_takes_a_workdir_in_place_of_its_older_record(three, tmp_path):
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    write_records(read_records([three.folder]), packed)
+    write_json(three.folder / "00/result.json", {"test_accuracy": 0.1})
+    three.add("linear,quick")
+    for folders in ([packed, three.folder], [three.folder, packed]):
+        records = {record["run"]: record for record in read_records(folders)}
+        assert len(records) == 4
+        assert records["runs/00"]["result"] == {"test_accuracy": 0.1}
+
+
+def test_read_records_counts_a_run_once_that_two_folders_have(three):
+    assert len(read_records([three.folder, three.folder / "00"])) == 3
+
+
+def test_read_records_refuses_two_runs_of_one_name(runs, tmp_path):
+    runs.add("nystrom,quick")
+    other = Runs(tmp_path / "other/runs")
+    other.add("linear,quick")
+    with pytest.raises(ConfigError, match="two runs are named runs/00; "):
+        read_records([runs.folder, other.folder])
+
+
+def test_read_records_refuses_folders_without_runs(tmp_path):
+    with pytest.raises(ConfigError, match=f"no runs in {tmp_path}: "):
+        read_records([tmp_path])
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigError, match=r"config\.json is not the config of a"):
+        read_records([tmp_path])

@@ -1,0 +1,221 @@
+"""scripts/sweep.py as a person runs it: interrupted, resumed, retried, and misused."""
+
+import json
+import shlex
+import signal
+import time
+
+import pytest
+from etils import epath
+
+from nystromformer.experiments.run import lock_workdir, write_json
+from nystromformer.experiments.sweep.points import make_points, write_plan
+from tests.commands import ROOT, refused
+from tests.small import SMALL, make_config
+
+LISTOPS = f"--config={ROOT}/configs/listops.py:quick"
+TINY = [x for x in SMALL if "num_landmarks" not in x]
+
+
+@pytest.mark.slow
+def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
+    folder = commands.folder / "sweep"
+    grid = "--grid=attention.name=nystrom,identity"
+    args = [f"--workdir={folder}", "--tasks=listops", "--preset=quick", grid, *TINY]
+    interrupted = folder / "listops-nystrom-seed0"
+    failed = folder / "listops-identity-seed0"
+
+    process = commands.start("sweep.py", *args)
+    while not (interrupted / "metrics.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, err) == (130, "")
+    assert "stopped by SIGINT; saved. Run the same command again" in out
+    assert "stopped by SIGTERM at step" in (interrupted / "log.txt").read_text()
+    assert not failed.exists()
+    done = commands.run("report.py", str(folder), f"--out={tmp_path}/report")
+    assert done.stdout.startswith("0 of 2 runs finished"), done.stderr
+
+    failed.mkdir()
+    (failed / "failed.txt").write_text("status 2: error: no data")
+    done = commands.run("sweep.py", *args)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == (
+        f"{interrupted.name}: done\n1 done, 1 failed\n"
+        "failed.txt in a run's folder says why; --retry runs it again\n"
+    )
+    assert "resuming from step" in (interrupted / "log.txt").read_text()
+
+    dry_run = commands.run("sweep.py", *args, "--retry", "--dry_run")
+    assert dry_run.stdout.count("\n") == 1
+    assert failed.name in dry_run.stdout
+    before = (interrupted / "log.txt").stat().st_mtime_ns
+    done = commands.run("sweep.py", *args, "--retry")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{failed.name}: done\n2 done\n"
+    assert (interrupted / "log.txt").stat().st_mtime_ns == before
+    plan = json.loads((folder / "sweep.json").read_text())
+    for run in (interrupted, failed):
+        assert plan[run.name] == json.loads((run / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([LISTOPS, "--tasks=text"], "give --config alone, or --tasks, --plan or both"),
+        (["--tasks=chess"], "No such file or directory: "),
+        ([LISTOPS, "--config.train.num_step=5"], "known: train.num_steps"),
+        ([LISTOPS, "--config.train.init_from=/no/run"], "/no/run is not a run"),
+        (
+            [LISTOPS, "--grid=init_from=pretrain"],
+            "starts from listops-nystrom-pretrain-seed0, which this sweep does not tra",
+        ),
+        (
+            [LISTOPS, "--grid=train.batch_size=8,16", "--config.train.batch_size=4"],
+            "--grid and --config both set train.batch_size; leave one of them out",
+        ),
+        (
+            ["--plan=landmarks", "--config.attention.num_landmarks=8"],
+            "--plan and --config both set attention.num_landmarks",
+        ),
+        (
+            ["--plan=landmarks", "--grid=attention.num_landmarks=8,16"],
+            "--plan and --grid both set attention.num_landmarks",
+        ),
+        ([LISTOPS, "--workdir=gs://b/s"], "gs://b/s is not a local or mounted folder"),
+        ([LISTOPS, "--cluster=slurm", "--max_minutes=5"], "SLURM has --time"),
+        ([LISTOPS, "--noconfig.optimizer.cycle_b1"], "Unknown command line flag"),
+        ([LISTOPS, "--time=30"], "--time is for SLURM: add --cluster=slurm"),
+        ([LISTOPS, "--gpus=0"], "--gpus is for SLURM: add --cluster=slurm"),
+    ],
+)
+def test_sweep_rejects_bad_input(commands, tmp_path, flags, message):
+    done = commands.run("sweep.py", f"--workdir={tmp_path}/x", *flags)
+    assert message in refused(done)
+    assert not list(tmp_path.iterdir())
+
+
+def test_sweep_ends_with_status_1_while_another_one_trains_a_run(commands, tmp_path):
+    with lock_workdir(epath.Path(tmp_path / "listops-nystrom-seed0")):
+        done = commands.run("sweep.py", f"--workdir={tmp_path}", LISTOPS)
+    assert (done.returncode, done.stdout) == (1, "1 running\n"), done.stderr
+
+
+def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
+    finished = tmp_path / "listops-softmax-seed0"
+    finished.mkdir()
+    write_json(finished / "config.json", make_config("softmax,quick").to_mapping())
+    write_json(finished / "result.json", {})
+    args = [f"--workdir={tmp_path}", "--tasks=listops", "--grid=attention.name=softmax"]
+    assert "max_args is 6 there, 10 here" in refused(commands.run("sweep.py", *args))
+    done = commands.run("sweep.py", *args, "--preset=quick")
+    assert (done.returncode, done.stdout) == (0, "1 done\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--config.train.init_from=/no/run", "/no/run is not a run"),
+        ("--cluster=slurm", "this machine has no sbatch"),
+    ],
+)
+def test_sweep_that_cannot_retry_keeps_the_record_of_the_failure(
+    commands, tmp_path, flag, message
+):
+    record = tmp_path / "listops-nystrom-seed0" / "failed.txt"
+    record.parent.mkdir()
+    record.write_text("status 2: error: no data")
+    workdir = f"--workdir={tmp_path}"
+    commands = commands.with_env(PATH="")  # a machine without SLURM
+    done = commands.run("sweep.py", workdir, LISTOPS, flag, "--retry")
+    assert message in refused(done)
+    assert record.exists()
+
+
+# Keeps the script of the job, as SLURM would.
+SBATCH = """#!/bin/sh
+/bin/cat "$1" >> "$SUBMITTED"
+echo Submitted batch job 7
+"""
+
+
+@pytest.fixture
+def slurm(commands, tmp_path):
+    """The commands on a machine whose SLURM appends submitted scripts to job.sh."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sbatch", "srun"):
+        (programs / name).write_text(SBATCH)
+        (programs / name).chmod(0o755)
+    return commands.with_env(PATH=str(programs), SUBMITTED=f"{tmp_path}/job.sh")
+
+
+def test_sweep_goes_on_with_a_begun_run_whose_source_is_gone(slurm, tmp_path):
+    file = f"{ROOT}/configs/listops.py"
+    init_from = {"train.init_from": "/gone"}
+    [point] = make_points([file], [{}], presets="quick", changes=init_from)
+    workdir = tmp_path / "sweep" / point.name
+    args = [f"--workdir={workdir.parent}", LISTOPS, "--config.train.init_from=/gone"]
+    args.append("--cluster=slurm")
+    assert "/gone is not a run" in refused(slurm.run("sweep.py", *args))
+
+    write_plan([point], workdir.parent)
+    (workdir / "checkpoints" / "20").mkdir(parents=True)
+    write_json(workdir / "config.json", point.planned_config(workdir.parent))
+    done = slurm.run("sweep.py", *args)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("submitted 1 runs")
+
+
+def test_sweep_submits_to_slurm_what_its_flags_say(slurm, tmp_path):
+    cluster = ["--cluster=slurm", "--partition=gpu", "--time=30", "--gpus=2"]
+    arguments = [LISTOPS, "--seeds=5", "--max_parallel=3", *cluster]
+    done = slurm.run("sweep.py", f"--workdir={tmp_path}/sweep", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    submitted = "submitted 5 runs as job 7; squeue shows them\n5 waiting\n"
+    assert done.stdout == submitted
+    lines = (tmp_path / "job.sh").read_text().splitlines()
+    options = {line.removeprefix("#SBATCH ") for line in lines if "SBATCH" in line}
+    assert options >= {
+        "--array=0-4%3",
+        "--partition=gpu",
+        "--time=30",
+        "--gpus-per-node=2",
+        "--job-name=sweep",
+    }
+    plan = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert list(plan) == [f"listops-nystrom-seed{seed}" for seed in range(5)]
+
+
+def test_sweep_passes_changes_on_to_every_run(commands, tmp_path):
+    changes = ["--config.train.num_steps=700", "--config.optimizer.cycle_b1=true"]
+    done = commands.run(
+        "sweep.py", f"--workdir={tmp_path}", *changes, "--dry_run", LISTOPS
+    )
+    assert done.returncode == 0, done.stderr
+    words = shlex.split(done.stdout)
+    assert set(changes) < {word for word in words if word.startswith("--config.")}
+    assert not list(tmp_path.iterdir())
+
+
+def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
+    done = commands.run(
+        "sweep.py",
+        f"--workdir={tmp_path}/x y",
+        "--plan=table3",
+        "--tasks=listops,image",
+        "--preset=quick",
+        "--dry_run",
+        "--config.task.data_dir=/a b",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    words = [shlex.split(line) for line in done.stdout.splitlines()]
+    attentions = ("nystrom", "softmax", "linformer", "performer", "reformer")
+    rows = [f"{task}-{name}" for name in attentions for task in ("listops", "image")]
+    names = [f"{row}-seed{seed}" for seed in (0, 1, 2) for row in rows]
+    workdirs = [f"--workdir={tmp_path}/x y/{name}" for name in names]
+    assert [line_words[-1] for line_words in words] == workdirs
+    assert all("--config.task.data_dir=/a b" in line_words for line_words in words)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,307 @@
+"""Sweeps of points whose process is a line of Python: here, and on a fake cluster."""
+
+import dataclasses
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from nystromformer.errors import ConfigError, Interrupted
+from nystromformer.experiments.run import lock_workdir
+from nystromformer.experiments.sweep.launch import (
+    Job,
+    check_slurm,
+    find_state,
+    run_locally,
+    run_on_slurm,
+)
+from nystromformer.experiments.sweep.points import Point
+from tests.small import make_config
+
+CONFIG = make_config("quick")
+FINISH = "open(workdir + '/result.json', 'w').write('{}')"
+
+
+def lines_that_signal(signum: signal.Signals) -> str:
+    """Their first start sends a signal to the sweep, and saves when asked to stop."""
+    return f"""
+import os, signal, sys, time
+def save(*_):
+    open(workdir + "/saved", "w").close()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+if not os.path.exists(workdir + "/saved"):
+    os.kill(os.getppid(), {signum.value})
+    time.sleep(60)
+{FINISH}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stub(Point):
+    """A point that runs these lines, in which `workdir` is its folder."""
+
+    lines: str = FINISH
+
+    def command(self, folder: Path) -> list[str]:
+        program = f"workdir = {str(folder / self.name)!r}\n{self.lines}"
+        return [sys.executable, "-c", program]
+
+
+def stub(name: str, lines: str = FINISH, source: str | None = None) -> Stub:
+    return Stub(name, (), CONFIG, source, lines)
+
+
+def states(points, folder):
+    return [find_state(folder / point.name) for point in points]
+
+
+@pytest.fixture
+def usual_output(monkeypatch):
+    """Python writes stdout to a file late and stderr at once, unless this is set."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
+@pytest.mark.usefixtures("usual_output")
+def test_run_locally_records_failures_and_runs_the_others(tmp_path, capfd):
+    points = [
+        stub("a", "print('one'); raise SystemExit('error: no data')"),
+        stub("b"),
+        stub("c", source="b"),
+        stub("d", source="a"),
+        stub("e", "print('step 5'); import os; os.kill(os.getpid(), 9)"),
+        # This status says that a run has saved and can go on.
+        stub("f", "raise SystemExit(142)"),
+        # It is stopped before it can save, and can begin again.
+        stub("g", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"),
+    ]
+    run_locally(points, tmp_path)
+    assert states(points, tmp_path) == [
+        "failed",
+        "done",
+        "done",
+        "waiting",
+        "failed",
+        "waiting",
+        "waiting",
+    ]
+    assert (tmp_path / "a" / "failed.txt").read_text() == "status 1: error: no data"
+    *lines, killed, saved, stopped = capfd.readouterr().out.splitlines()
+    assert lines == ["a: status 1: error: no data", "b: done", "c: done"]
+    assert killed.startswith("e: killed by SIGKILL, as systems do where memory runs ou")
+    assert killed.endswith("; its last line: step 5")
+    assert (saved, stopped) == ("f: waiting", "g: waiting")
+
+
+# JAX adds a note to the errors of compiled functions.
+ERROR_WITH_NOTE = """
+error = ValueError("no\\nrows")
+error.add_note("Set X to see more.")
+raise error
+"""
+ERROR_BEFORE_NOISE = """
+import sys
+print("error: no data", file=sys.stderr)
+print("E0000 cuda_executor.cc: no error", file=sys.stderr)
+sys.exit(2)
+"""
+
+
+@pytest.mark.usefixtures("usual_output")
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (ERROR_WITH_NOTE, "status 1: ValueError: no"),
+        (ERROR_BEFORE_NOISE, "status 2: error: no data"),
+        ("print('step 5'); raise SystemExit(3)", "status 3: step 5"),
+        ("raise SystemExit(3)", "status 3: "),
+    ],
+)
+def test_run_locally_finds_the_error_in_the_log(tmp_path, lines, reason):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "log.txt").write_text("error: of an earlier start\n")
+    run_locally([stub("a", lines)], tmp_path)
+    assert (tmp_path / "a" / "failed.txt").read_text() == reason
+
+
+def test_run_locally_gives_each_run_at_a_time_a_gpu_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7,9")
+    # Each waits until the other has begun: they run at the same time.
+    lines = f"""
+import os, pathlib, time
+folder = pathlib.Path(workdir)
+(folder / "gpu").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+while len(list(folder.parent.glob("*/gpu"))) < 2:
+    time.sleep(0.02)
+{FINISH}"""
+    points = [stub("a", lines), stub("b", lines), stub("c", source="b")]
+    run_locally(points, tmp_path)
+    assert states(points, tmp_path) == ["done", "done", "done"]
+    gpus = {(tmp_path / name / "gpu").read_text() for name in ("a", "b")}
+    assert gpus == {"4", "7"}
+
+
+@pytest.mark.parametrize(("num_parallel", "preallocate"), [(1, ""), (2, "false")])
+def test_run_locally_lets_runs_share_the_memory_of_a_gpu(
+    tmp_path, monkeypatch, num_parallel, preallocate
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    lines = f"""
+import os
+value = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "")
+open(workdir + "/value", "w").write(value)
+{FINISH}"""
+    run_locally([stub("a", lines), stub("b", lines)], tmp_path, num_parallel)
+    assert (tmp_path / "a" / "value").read_text() == preallocate
+    assert (tmp_path / "b" / "value").read_text() == preallocate
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGALRM])
+def test_run_locally_lets_runs_save_and_goes_on(tmp_path, signum):
+    points = [stub("a", lines_that_signal(signum)), stub("b")]
+    with pytest.raises(Interrupted) as raised:
+        run_locally(points, tmp_path)
+    assert raised.value.signum == signum
+    assert (tmp_path / "a" / "saved").exists()
+    assert states(points, tmp_path) == ["waiting", "waiting"]
+    assert not (tmp_path / "b").exists()
+    run_locally(points, tmp_path)
+    assert states(points, tmp_path) == ["done", "done"]
+
+
+def test_job_checkpoint_returns_when_the_run_has_saved(tmp_path):
+    point = stub("a", lines_that_signal(signal.SIGUSR2))
+    workdir = tmp_path / "a"
+    job = Job(point.command(tmp_path), workdir)
+    resumptions = []
+
+    def requeue(*_):
+        resumptions.append(job.checkpoint())
+        assert (workdir / "saved").exists()
+
+    handler = signal.signal(signal.SIGUSR2, requeue)
+    job()
+    signal.signal(signal.SIGUSR2, handler)
+
+    assert find_state(workdir) == "waiting"
+    (resumption,) = resumptions
+    resumption.function()
+    assert find_state(workdir) == "done"
+
+
+def test_job_checkpoint_before_its_process_has_started(tmp_path):
+    job = Job(stub("a").command(tmp_path), tmp_path / "a")
+    job.checkpoint().function()
+    assert find_state(tmp_path / "a") == "done"
+
+
+def test_job_records_no_failure_where_another_process_trains(tmp_path, capfd):
+    """Two sweeps may start a run at the same moment: one of them is refused."""
+    job = Job(stub("a", "raise SystemExit(2)").command(tmp_path), tmp_path / "a")
+    job.start()
+    with lock_workdir(tmp_path / "a"):
+        job.finish()
+    assert capfd.readouterr().out == "a: running\n"
+    assert find_state(tmp_path / "a") == "waiting"
+
+
+def test_job_leaves_a_run_alone_that_another_process_trains(tmp_path):
+    with lock_workdir(tmp_path):
+        assert find_state(tmp_path) == "running"
+        Job(stub("a").command(tmp_path), tmp_path)()
+    assert find_state(tmp_path) == "waiting"
+
+
+# A cluster of one machine, which writes a line to a named pipe at an array's end.
+SBATCH = """#!/bin/bash
+number=$((100 + $(ls $CLUSTER | grep -c '[.]sh')))
+cp $1 $CLUSTER/$number.sh
+export SLURM_JOB_ID=$number SLURM_ARRAY_JOB_ID=$number SLURM_PROCID=0
+(
+    for task in $(seq 0 $(grep -oP 'array=0-\\K[0-9]+' $1)); do
+        SLURM_ARRAY_TASK_ID=$task bash $CLUSTER/$number.sh
+    done
+    echo $number > $CLUSTER/ended
+) < /dev/null >> $CLUSTER/log 2>&1 &
+echo Submitted batch job $number
+"""
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do
+    [[ $1 == --output || $1 == --error ]] && shift
+    shift
+done
+exec "$@"
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """The folder of a cluster's scripts, whose commands are on PATH."""
+    folder = tmp_path / "cluster"
+    (folder / "bin").mkdir(parents=True)
+    for name, program in {"sbatch": SBATCH, "srun": SRUN}.items():
+        (folder / "bin" / name).write_text(program)
+        (folder / "bin" / name).chmod(0o755)
+    os.mkfifo(folder / "ended")
+    monkeypatch.setenv("CLUSTER", str(folder))
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=":")
+    return folder
+
+
+@pytest.mark.slow
+def test_run_on_slurm_submits_an_array_and_one_that_waits(tmp_path, cluster, capfd):
+    points = [
+        stub("a"),
+        stub("b", "raise SystemExit(2)"),
+        stub("c", source="a"),
+        stub("d", source="b"),
+    ]
+    with open(cluster / "ended", "rb+", buffering=0) as ended:
+        run_on_slurm(
+            points,
+            tmp_path / "sweep",
+            partition="gpu",
+            time=90,
+            gpus_per_node=1,
+            array_parallelism=8,
+        )
+        jobs = {ended.readline(), ended.readline()}
+    assert jobs == {b"100\n", b"101\n"}
+    assert "submitted 2 runs as job 101" in capfd.readouterr().out
+    log = (cluster / "log").read_text()
+    ends = states(points, tmp_path / "sweep")
+    assert ends == ["done", "failed", "done", "done"], log
+
+    first = (cluster / "100.sh").read_text()
+    for option in (
+        "--array=0-1%2",
+        "--partition=gpu",
+        "--time=90",
+        "--gpus-per-node=1",
+        "--requeue",
+        "--signal=USR2@120",
+        "--job-name=sweep",
+    ):
+        assert f"#SBATCH {option}\n" in first
+    assert "--dependency" not in first
+    second = (cluster / "101.sh").read_text()
+    assert "#SBATCH --dependency=afterany:100\n" in second
+
+
+@pytest.mark.parametrize("program", ["sbatch", "srun"])
+def test_check_slurm_needs_both_programs(cluster, monkeypatch, program):
+    monkeypatch.setenv("PATH", str(cluster / "bin"))
+    check_slurm()
+    (cluster / "bin" / program).unlink()
+    with pytest.raises(ConfigError, match=f"this machine has no {program}: start "):
+        check_slurm()
+
+
+def test_run_on_slurm_rejects_what_sbatch_does(tmp_path, cluster):
+    refusing = "#!/bin/sh\necho 'sbatch: error: invalid partition: gpu' >&2\nexit 1\n"
+    (cluster / "bin" / "sbatch").write_text(refusing)
+    with pytest.raises(ConfigError, match=r"^[^\n]*invalid partition: gpu$"):
+        run_on_slurm([stub("a")], tmp_path)
