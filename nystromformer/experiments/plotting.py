@@ -42,6 +42,7 @@ ATTENTION_COLORS = {
     "reformer": "#999933",
     "identity": "#777777",
 }
+LIBRARIES = ("cudnn", "torch", "hf")  # They stand before the names of attentions.
 NAME_SIZE = 9  # points, of the names at the ends of lines
 
 
@@ -53,63 +54,62 @@ def new_figure(rows: int = 1, columns: int = 1) -> Figure:
     return figure
 
 
-def line_style(index: int) -> dict[str, Any]:
-    """Ten colours, then the same with a different stroke."""
-    stroke = STROKES[index // 10 % len(STROKES)]
-    return {"color": f"C{index % 10}", "linestyle": stroke}
-
-
-def attention_style(attention: str, index: int = 0) -> dict[str, Any]:
-    """The colour of an attention, the same in all figures, and a stroke for its row.
+def attention_style(attention: str, index: int = 0, color: str = "") -> dict[str, Any]:
+    """Returns the colour of an attention, the same in all pictures, and a stroke.
 
     Args:
-      attention: its name; one of a user's own is purple.
-      index: the number of the row among those of the attention.
+      attention: a name in ATTENTION_COLORS, or any name with a colour.
+      index: the number of the line among those of the attention. From the fifth on
+        they are lighter.
+      color: that of an attention which is not in the table; purple if it is left out.
     """
-    color = ATTENTION_COLORS.get(attention, "#AA4499")
-    return {"color": color, "linestyle": STROKES[index % len(STROKES)]}
+    color = ATTENTION_COLORS.get(attention, color or "#AA4499")
+    shade, stroke = divmod(index, len(STROKES))
+    lightness = 1 - 1 / (1 + 0.6 * shade)
+    rgb = np.array(to_rgb(color))
+    mixed_with_white = tuple((rgb + (1 - rgb) * lightness).tolist())
+    return {"color": mixed_with_white, "linestyle": STROKES[stroke]}
 
 
 def attention_styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns the colour and stroke of each line of a picture that compares attentions.
-
-    A line has the colour of the attention that its label names: "torch-softmax" that of
-    softmax, "nystrom-64, fused=true" that of nystrom. Lines of one attention differ in
-    their stroke, and from the fifth on in their shade. Labels that name none of
-    ATTENTION_COLORS have one of its colours that this picture does not use.
+    """Returns the style of each line of a picture that compares attentions.
 
     Args:
-      labels: the labels of all lines, in the order in which they are drawn.
+      labels: the labels of all lines, in the order in which they are drawn:
+        "torch-softmax" has the colour of softmax, "nystrom-64, fused=true" that of
+        nystrom. A label that names no attention of the table has one of its colours
+        that this picture does not use.
     """
     attention_of_label = {label: attention_in_label(label) for label in labels}
+    # The first of the table are in most pictures, and so are lent last.
     spare_colors = [
         color
-        for name, color in ATTENTION_COLORS.items()
+        for name, color in reversed(ATTENTION_COLORS.items())
         if name not in attention_of_label.values()
     ]
-    color_of_attention = dict(ATTENTION_COLORS)
+    color_of_other: dict[str, str] = {}
     num_lines: dict[str, int] = {}
     styles = {}
     for label, attention in attention_of_label.items():
-        if attention not in color_of_attention:
-            index = len(color_of_attention) - len(ATTENTION_COLORS)
-            colors = spare_colors or list(ATTENTION_COLORS.values())
-            color_of_attention[attention] = colors[index % len(colors)]
-        shade, stroke = divmod(num_lines.get(attention, 0), len(STROKES))
-        num_lines[attention] = num_lines.get(attention, 0) + 1
-        color = np.array(to_rgb(color_of_attention[attention]))
-        lightness = 1 - 1 / (1 + 0.6 * shade)
-        styles[label] = {
-            "color": tuple(color + (1 - color) * lightness),
-            "linestyle": STROKES[stroke],
-        }
+        if attention not in ATTENTION_COLORS and attention not in color_of_other:
+            color_of_other[attention] = spare_colors.pop(0) if spare_colors else ""
+        index = num_lines.get(attention, 0)
+        num_lines[attention] = index + 1
+        color = color_of_other.get(attention, "")
+        styles[label] = attention_style(attention, index, color)
     return styles
 
 
 def attention_in_label(label: str) -> str:
-    """Returns the first name of ATTENTION_COLORS in a label, or else the label."""
-    words = re.findall("[a-z]+", label)
-    return next((word for word in words if word in ATTENTION_COLORS), label)
+    """Returns the attention that a phrase of a label begins with, or else the label.
+
+    "torch-softmax" is softmax in another library; "double softmax" is none of them.
+    """
+    for phrase in label.split(", "):
+        match = re.match(f"(?:(?:{'|'.join(LIBRARIES)})-)?([a-z]+)", phrase)
+        if match and match[1] in ATTENTION_COLORS:
+            return match[1]
+    return label
 
 
 def name_lines(axes: Axes) -> None:
@@ -122,12 +122,7 @@ def name_lines(axes: Axes) -> None:
       axes: a panel whose lines have labels; those with a label of matplotlib's own,
         which begins with "_", are not named.
     """
-    lines = [
-        line
-        for line in axes.lines
-        if not str(line.get_label()).startswith("_")
-        and len(np.asarray(line.get_xdata()))
-    ]
+    lines = [x for x in axes.lines if not str(x.get_label()).startswith("_")]
     axes.autoscale_view()  # matplotlib else sets limits when it draws
     to_panel = axes.transScale + axes.transLimits
     ends = [to_panel.transform(np.asarray(line.get_xydata())[-1]) for line in lines]
@@ -135,6 +130,7 @@ def name_lines(axes: Axes) -> None:
     gap = 1.2 * NAME_SIZE / 72 / (0.75 * HEIGHT)
     heights = _move_apart([height for _, height in ends], gap)
     for line, (x, y), height in zip(lines, ends, heights, strict=True):
+        darker = tuple(0.7 * np.array(to_rgb(line.get_color())))
         axes.annotate(
             str(line.get_label()),
             xy=(x, y),
@@ -142,7 +138,7 @@ def name_lines(axes: Axes) -> None:
             xytext=(1.03, height),
             textcoords="axes fraction",
             fontsize=NAME_SIZE,
-            color=line.get_color(),
+            color=darker,
             verticalalignment="center",
             annotation_clip=False,
             arrowprops={

@@ -9,8 +9,8 @@ from nystromformer.experiments.plotting import (
     ATTENTION_COLORS,
     HEIGHT,
     add_legend,
+    attention_in_label,
     attention_styles,
-    line_style,
     name_lines,
     new_figure,
     save_figure,
@@ -23,13 +23,8 @@ def figure_of(*labels, columns=1):
     figure = new_figure(columns=columns)
     for axes in figure.axes:
         for index, label in enumerate(labels):
-            axes.plot([1, 2], [1, 1 + index], label=label, **line_style(index))
+            axes.plot([1, 2], [1, 1 + index], label=label)
     return figure
-
-
-def test_line_style_tells_forty_lines_apart():
-    styles = {tuple(line_style(index).values()) for index in range(40)}
-    assert len(styles) == 40
 
 
 def test_every_attention_has_a_colour_of_its_own():
@@ -45,6 +40,21 @@ def test_attention_styles_gives_an_attention_its_colour_beside_any_other():
     assert alone["color"] == to_rgb(ATTENTION_COLORS["nystrom"])
     assert styles["torch-softmax"]["color"] == styles["softmax"]["color"]
     assert styles["my_own"]["color"] not in [styles[x]["color"] for x in labels[1:]]
+
+
+@pytest.mark.parametrize(
+    ("label", "attention"),
+    [
+        ("nystrom-64 + convolution of 35, bfloat16", "nystrom"),
+        ("quick, nystrom, 16 landmarks", "nystrom"),
+        ("hf-nystrom-64", "nystrom"),
+        ("softmax_all_scores", "softmax"),
+        ("double softmax", "double softmax"),
+        ("FlashNystrom-64", "FlashNystrom-64"),
+    ],
+)
+def test_attention_in_label_reads_labels(label, attention):
+    assert attention_in_label(label) == attention
 
 
 def test_attention_styles_tells_lines_of_one_attention_apart():

@@ -26,6 +26,8 @@ Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each 
 TOLERANCE = 0.1
 # A letter in the figure for what limits a head.
 MARKS = {"": "", "rank": "R", "landmarks": "L", "inverse": "I", "undefined": "?"}
+# By the errors of these methods a head is judged.
+JUDGED = (causes.BEST_RANK, causes.BEST_MIDDLE, causes.NYSTROM)
 CELL = 0.55  # inches
 FONT = 7  # points
 
@@ -39,8 +41,8 @@ class Diagnosis(NamedTuple):
       smallest, such as "performer, spread"; and `limited_by`. This is empty where
       Nyström attention is within the tolerance. Where it is not, this is "rank" if the
       matrix of rank M nearest to S is not either, "landmarks" if F X B nearest to S is
-      not, and otherwise "inverse". It is "undefined" where SV is zero, so that there is
-      no relative error.
+      not, and otherwise "inverse". It is "undefined" where an error is not a number, as
+      where SV is zero, so that there is no relative error.
     errors: the error of each method in each example and draw.
     figure: the error of Nyström attention by layer and head, a panel for each number of
       landmarks, with the first letter of what limits it.
@@ -83,7 +85,7 @@ def diagnose(
 
     Raises:
       ValueError: if the shapes do not fit, a token has a NaN or an infinity, a number
-        is below 1, or no example is longer than M.
+        is below 1, no example is longer than M, or no head has an error.
     """
     layers = _make_layers(query, key, value, mask)
     longest = max(int(inputs.mask.sum(1).max()) for inputs in layers)
@@ -107,6 +109,11 @@ def diagnose(
             num_draws=num_draws,
         )
     table = summarize(errors, tolerance)
+    if set(table["limited_by"]) == {"undefined"}:
+        raise ValueError(
+            "no head has an error to judge: SV, the output of exact attention, is zero "
+            "or not finite in all; give queries, keys and values as a model has them"
+        )
     return Diagnosis(table=table, errors=errors, figure=draw_limits(table))
 
 
@@ -171,7 +178,7 @@ def summarize(errors: pd.DataFrame, tolerance: float = TOLERANCE) -> pd.DataFram
 
     limits = np.select(
         [
-            table[causes.BEST_RANK].isna(),
+            table[list(JUDGED)].isna().any(axis=1),
             table[causes.NYSTROM] <= tolerance,
             table[causes.BEST_RANK] > tolerance,
             table[causes.BEST_MIDDLE] > tolerance,

@@ -52,7 +52,7 @@ FLASH_64 = {  # batch 4, 16 heads of 128, 64 landmarks
         65_536: (5.26, 27.90),
         131_072: (9.58, 53.67),
     },
-    "FlashAttention-3 on an H100": {
+    "FlashAttention-3, 16 heads, on an H100": {
         4_096: (None, 3.38),
         16_384: (None, 51.6),
         65_536: (None, 837),
@@ -70,7 +70,7 @@ FLASH_32 = {  # batch 1, 4 heads of 64, 32 landmarks
         262_144: (1.14, 10.58),
         1_048_576: (3.58, 40.00),
     },
-    "FlashAttention-3 on an H100": {
+    "FlashAttention-3, 4 heads, on an H100": {
         65_536: (None, 32.2),
         262_144: (None, 483),
         1_048_576: (None, 7904),

@@ -29,7 +29,15 @@ Row = Mapping[str, Any]
 FILE = "benchmark.json"
 DASH = "—"
 UNITS = ("ms", "MiB")
-MAX_LABELS = 5  # on the axis of lengths
+MAX_LABELS = 6  # on the axis of lengths
+# The lines of the small figure, by the names of their rows.
+SUMMARY = {
+    WHOLE_SOFTMAX: "exact, all scores at once",
+    "softmax": "exact, in blocks",
+    "torch-softmax": "exact, PyTorch",
+    "nystrom-64": "Nyström, 64 landmarks",
+    "linear": "linear",
+}
 FIT_FROM = 2048  # costs that do not depend on the length show below it
 NOTES = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length or task take
@@ -138,8 +146,13 @@ def write_benchmark(
 
 def _save_figures(rows: Sequence[Row], out: Path, has_time: bool) -> list[str]:
     """Draws the figures, and returns the lines of the page that show them."""
+    lines = []
+    figure = draw_summary(rows) if has_time else None
+    if figure is not None:
+        save_figure(figure, out / "summary")
+        lines.append("![Exact attention, Nyström and linear](summary.png)\n")
     save_figure(draw_curves(rows, has_time), out / "attention")
-    lines = ["![Costs against the length](attention.png)\n"]
+    lines.append("![Costs against the length](attention.png)\n")
     figure = draw_landmarks(rows, has_time)
     if figure is not None:
         save_figure(figure, out / "landmarks")
@@ -314,25 +327,55 @@ def find_curves(rows: Sequence[Row], unit: str) -> dict[str, dict[int, float]]:
     return values
 
 
+def draw_summary(rows: Sequence[Row]) -> Figure | None:
+    """Draws time and memory with the gradient, of the lines of SUMMARY alone.
+
+    Returns:
+      The figure; None if one of ours was not measured.
+    """
+    names = {row["key"]["attention"] for row in rows}
+    if not set(SUMMARY) - {"torch-softmax"} <= names:
+        return None
+    shown_rows = [
+        {**row, "key": {**row["key"], "attention": SUMMARY[row["key"]["attention"]]}}
+        for row in rows
+        if row["key"]["attention"] in SUMMARY
+    ]
+    styles = {SUMMARY[name]: style for name, style in attention_styles(SUMMARY).items()}
+    figure = new_figure(columns=2)
+    for axes, unit in zip(figure.axes, UNITS, strict=True):
+        _draw_panel(axes, shown_rows, PASSES[-1], unit, styles)
+        what = "time" if unit == "ms" else "memory"
+        axes.set(title=f"{what} with the gradient")
+    return figure
+
+
 def draw_curves(rows: Sequence[Row], has_time: bool = True) -> Figure:
     """Draws costs against the length: a row of panels for each pass."""
     units = _units(has_time)
     figure = new_figure(len(PASSES), len(units))
-    lengths = sorted({row["key"]["length"] for row in rows})
     panels = [(name, unit) for name in PASSES for unit in units]
     styles = attention_styles(dict.fromkeys(_label(row, rows) for row in rows))
     for axes, (name, unit) in zip(figure.axes, panels, strict=True):
-        rows_of_pass = [row for row in rows if row["key"]["what"] == name]
-        for label, curve in find_curves(rows_of_pass, unit).items():
-            axes.plot(
-                list(curve),
-                list(curve.values()),
-                marker=".",
-                label=label,
-                **styles[label],
-            )
-        _finish_panel(axes, lengths, title=name, xlabel="length", ylabel=unit)
+        _draw_panel(axes, rows, name, unit, styles)
     return figure
+
+
+def _draw_panel(
+    axes: Any,
+    rows: Sequence[Row],
+    what: str,
+    unit: str,
+    styles: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Draws one cost of one pass against the length, a line for each label."""
+    rows_of_pass = [row for row in rows if row["key"]["what"] == what]
+    for label, curve in find_curves(rows_of_pass, unit).items():
+        axes.plot(
+            list(curve), list(curve.values()), marker=".", label=label, **styles[label]
+        )
+    lengths = sorted({row["key"]["length"] for row in rows})
+    _finish_panel(axes, lengths, title=what, xlabel="length", ylabel=unit)
 
 
 def draw_landmarks(rows: Sequence[Row], has_time: bool = True) -> Figure | None:
@@ -392,7 +435,8 @@ def _finish_panel(axes: Any, numbers: Sequence[int], **texts: str) -> None:
         f"{number:,}" if index % step == 0 else ""
         for index, number in enumerate(numbers)
     ]
-    axes.set_xticks(numbers, labels)
+    rotation = 30 if max(map(len, labels)) > len("65,536") else 0
+    axes.set_xticks(numbers, labels, fontsize="small", rotation=rotation)
     axes.minorticks_off()
     set_value_ticks(axes)
     name_lines(axes)

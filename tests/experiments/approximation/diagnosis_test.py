@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nystromformer
+from nystromformer.experiments.approximation.diagnosis import summarize
 
 L = 48
 H = 8
@@ -85,6 +86,25 @@ def test_diagnose_says_where_no_error_is_defined(layers):
     limits = {(0, 0, 4): "rank", (0, 1, 4): "undefined"}
     assert found.table["limited_by"].to_dict() == limits
     assert found.figure.axes[0].texts[1].get_text() == "nan\n?"
+
+
+@pytest.mark.parametrize("changes", [{"value": 0.0}, {"query": 1e200, "key": 1e200}])
+def test_diagnose_refuses_what_has_no_finite_error(layers, changes):
+    """Values are zero, or scores are infinite."""
+    arrays = {"query": layers[0][0], "key": layers[1][0], "value": layers[2][0]}
+    scaled = {name: changes.get(name, 1) * array for name, array in arrays.items()}
+    with pytest.raises(ValueError, match="no head has an error to judge"):
+        nystromformer.diagnose(**scaled, **SETTINGS)
+
+
+@pytest.mark.parametrize("method", ["best middle matrix", "nystrom"])
+def test_summarize_blames_nothing_where_an_error_is_not_a_number(diagnosis, method):
+    errors = diagnosis.errors.copy()
+    is_changed = (errors["method"] == method) & (errors["layer"] == 1)
+    errors.loc[is_changed & (errors["head"] == 1), "error"] = np.nan
+    limits = summarize(errors)["limited_by"]
+    assert limits[1, 1, 4] == "undefined"
+    assert limits[0, 0, 4] == "rank"
 
 
 @pytest.mark.parametrize("name", ["query", "key", "value"])

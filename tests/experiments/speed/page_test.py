@@ -12,6 +12,7 @@ from nystromformer.experiments.speed.page import (
     Page,
     draw_curves,
     draw_landmarks,
+    draw_summary,
     fit_exponent,
     list_paths,
     make_tables,
@@ -180,6 +181,26 @@ def test_draw_curves_has_a_line_an_attention_in_each_panel():
         assert [x.get_color() for x in axes.lines] == [
             styles[name]["color"] for name in names
         ]
+
+
+def test_draw_summary_has_five_lines_of_time_and_of_memory():
+    names = ["softmax_all_scores", "softmax", "nystrom-64", "linear", "identity"]
+    rows = []
+    for name, length in itertools.product(names, (64, 128)):
+        rows.append(row(name, length, "forward+backward"))
+    assert draw_summary(rows[:-4]) is None  # without linear
+    torch_rows = [row("torch-softmax", n, "forward+backward") for n in (64, 128)]
+    rows += [{**x, "peak_bytes": None} for x in torch_rows]
+    time, memory = draw_summary(rows).axes
+    exact = ["exact, all scores at once", "exact, in blocks"]
+    others = ["Nyström, 64 landmarks", "linear"]
+    assert [text.get_text() for text in memory.texts] == exact + others
+    assert {text.get_text() for text in time.texts} == {
+        *exact,
+        *others,
+        "exact, PyTorch",
+    }
+    assert len({line.get_color() for line in time.lines}) == 3
 
 
 def tick_labels(axes):
