@@ -90,6 +90,7 @@ OPTIONS = {
         "landmark_seed": 3,
         "pinv": "exact",
         "pinv_init": "per_batch",
+        "pinv_kernel": True,
         "fused": True,
     },
     "softmax": {"dropout_rate": 0.3, "fused": False},
