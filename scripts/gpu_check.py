@@ -55,6 +55,7 @@ def main() -> None:
                 f"--attention={name}: no such attention; known: {', '.join(ATTENTIONS)}"
             )
     check_single_gpu(jax.default_backend(), jax.device_count())
+    cli.use_compilation_cache()
     print(provenance.collect()["device"], flush=True)
     out.mkdir(parents=True, exist_ok=True)
 
