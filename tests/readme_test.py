@@ -15,8 +15,10 @@ from configs import listops
 from lra_tasks.task import TASKS, DataError, get_task
 from nystromformer import attention, make_attention
 from nystromformer.attention import ATTENTIONS
+from nystromformer.experiments import objectives
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.report.records import read_records
+from nystromformer.training.data import Batch
 from tests.commands import ROOT, Commands
 
 README = ROOT / "README.md"
@@ -42,6 +44,7 @@ def commands_of(page: Path) -> list[str]:
 def run_snippets(page: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     """The names that the page's Python code leaves behind."""
     monkeypatch.setattr(attention, "ATTENTIONS", dict(ATTENTIONS))
+    monkeypatch.setattr(objectives, "OBJECTIVES", dict(objectives.OBJECTIVES))
     # A page may change it. Kept programs are found by its text.
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
     names: dict = {}
@@ -130,7 +133,7 @@ def save_arrays(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 def test_extending_page_has_a_command_that_trains_on_arrays(commands, tmp_path):
     """As it is printed, but for fewer steps on shorter sequences."""
     page = ROOT / "docs/extending.md"
-    [snippet] = [x for x in SNIPPET.findall(page.read_text()) if "get_config" in x]
+    [snippet] = [x for x in SNIPPET.findall(page.read_text()) if "class Arrays" in x]
     (tmp_path / "my_arrays.py").write_text(snippet)
     (tmp_path / "FOLDER").mkdir()
     save_arrays(tmp_path / "FOLDER")
@@ -142,6 +145,33 @@ def test_extending_page_has_a_command_that_trains_on_arrays(commands, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "arrays with softmax, seed 0: best validation accuracy" in done.stdout
     assert (tmp_path / "runs/mine/result.json").exists()
+
+
+def test_extending_page_has_a_preset_of_listops(tmp_path):
+    text = (ROOT / "docs/extending.md").read_text()
+    [snippet] = [x for x in SNIPPET.findall(text) if "listops.PRESETS" in x]
+    (tmp_path / "my_listops.py").write_text(snippet)
+    config = load_config(f"{tmp_path}/my_listops.py:nystrom,quick,wide")
+    assert (config.model.model_dim, config.model.mlp_dim) == (128, 256)
+    assert config.attention.options["num_landmarks"] == 6
+
+
+def test_extending_page_has_the_squared_error_of_the_probabilities(
+    names_of_extending_page,
+):
+    brier = objectives.OBJECTIVES["brier"].make_objective(get_task("listops"))
+    logits = jnp.log(jnp.array([[0.9, 0.1], [0.6, 0.4]]))
+    weights = jnp.array([1.0, 0.0])
+    batch = Batch(
+        inputs=jnp.zeros((2, 1), jnp.int32),
+        mask=None,
+        labels=jnp.array([0, 1]),
+        weights=weights,
+        example_ids=jnp.zeros(2, jnp.int32),
+    )
+    sums = brier(lambda inputs, mask, dropout_rng: logits, batch, None)
+    means = {name: float(total / weight) for name, (total, weight) in sums.items()}
+    assert means == pytest.approx({"loss": 2 * 0.1**2, "accuracy": 1}, rel=1e-5)
 
 
 def test_extending_page_has_a_task_that_reads_arrays(names_of_extending_page, tmp_path):
@@ -204,7 +234,7 @@ def check_arguments(arguments: list[str], help_text: str) -> None:
             is_option = group in ("task", "attention")
             assert is_option or name in LISTOPS[group], key
     # A reader's own file is run by a test of its page.
-    elif not file.startswith("my_arrays.py"):
+    elif not file.startswith(("my_arrays.py", "my_listops.py")):
         load_config(f"{ROOT}/{file}", changes)
 
 
