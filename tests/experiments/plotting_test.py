@@ -4,7 +4,6 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.plotting import (
     ATTENTION_COLORS,
     HEIGHT,
@@ -16,6 +15,7 @@ from nystromformer.experiments.plotting import (
     save_figure,
     set_value_ticks,
 )
+from tests.small import BUILT_IN_ATTENTIONS
 
 
 def figure_of(*labels, columns=1):
@@ -28,8 +28,8 @@ def figure_of(*labels, columns=1):
 
 
 def test_every_attention_has_a_colour_of_its_own():
-    assert set(ATTENTION_COLORS) == set(ATTENTIONS)
-    assert len(set(ATTENTION_COLORS.values())) == len(ATTENTIONS)
+    assert set(ATTENTION_COLORS) == set(BUILT_IN_ATTENTIONS)
+    assert len(set(ATTENTION_COLORS.values())) == len(BUILT_IN_ATTENTIONS)
 
 
 def test_attention_styles_gives_an_attention_its_colour_beside_any_other():
