@@ -277,7 +277,7 @@ def gelu(x: jax.Array) -> jax.Array:
     """½ z (1 + erf(z / √2)) of z = x in at least float32; the result is in x's dtype.
 
     jax's own takes erfc, whose gradient keeps more arrays of the step in memory. Where
-    that is no matter, `layers.jax_gelu` has both forms.
+    that is no matter, `encoder.jax_gelu` has both forms.
     """
     z = x.astype(at_least_float32(x.dtype))
     return (0.5 * z * (1 + lax.erf(z * 0.5**0.5))).astype(x.dtype)

@@ -27,6 +27,7 @@ from nystromformer.errors import (
 from nystromformer.experiments.plugins import (
     absolute_names,
     format_missing_key,
+    format_parse_error,
     is_of_user_function,
     load_modules,
 )
@@ -163,8 +164,7 @@ def _parse_flags(argv: list[str], registries: Sequence[Mapping[str, Any]]) -> li
         load_modules(_read_load_flag(argv))
         return _parse_all_flags(argv, registries)
     except (flags.Error, *USER_ERRORS) as error:
-        # Above the last line stands the traceback of a config file.
-        fail(str(error).strip().splitlines()[-1])
+        fail(format_parse_error(error))
     except (AttributeError, KeyError) as error:
         if is_of_user_function(error):
             raise  # a bug in a module or a config file

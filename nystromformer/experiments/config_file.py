@@ -22,6 +22,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.plugins import (
     absolute_names,
     format_missing_key,
+    format_parse_error,
     is_of_user_function,
     load_modules,
 )
@@ -112,8 +113,7 @@ def parse_config_flags(
         config: Any = flag_values["config"].value
         config.to_dict()  # only now a missing file is an error
     except (flags.Error, OSError, TypeError, ValueError) as error:
-        # Above the last line stands the traceback of the config file.
-        raise ConfigError(str(error).splitlines()[-1]) from error
+        raise ConfigError(format_parse_error(error)) from error
     except (AttributeError, KeyError) as error:
         if is_of_user_function(error):
             raise  # a bug in the config file
@@ -140,7 +140,10 @@ def config_from_flags(
       DataError: for a folder of data that is not on a disk.
     """
     flag: Any = flag_values["config"]
-    groups = flag.value.to_dict()
+    try:
+        groups = flag.value.to_dict()  # only now a missing file is an error
+    except OSError as error:
+        raise ConfigError(format_parse_error(error)) from error
     overrides = config_flags.get_override_values(flag)
     groups["overrides"] = overrides
     file = config_flags.get_config_filename(flag)

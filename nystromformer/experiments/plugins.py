@@ -18,6 +18,10 @@ from nystromformer.errors import ConfigError
 
 # These functions of a config file or a module run while flags are parsed.
 USER_FUNCTIONS = {"<module>", "get_config"}
+# How ml_collections says that a config file is not there.
+MISSING_FILE = re.compile(r"config file config_config .*No such file .*: '(.+)'$")
+# The name of an error's class in front of its message.
+ERROR_CLASS = re.compile(r"^[\w.]+Error: ")
 # The line of a config file that defines the function.
 GET_CONFIG = re.compile(r"^(def get_config\(|get_config =)", re.MULTILINE)
 
@@ -104,12 +108,28 @@ def format_missing_key(error: AttributeError | KeyError) -> str:
     return str(reason).strip().splitlines()[-1]
 
 
+def format_parse_error(error: Exception) -> str:
+    """Returns, in one line, why flags or the config file that they name were refused."""
+    message = " ".join(str(error).split())
+    missing_file = MISSING_FILE.search(message)
+    if missing_file:
+        file = Path(missing_file[1])
+        return f"there is no config file {file}{_list_configs(file.parent)}"
+    # Above the last line stands the traceback of a config file.
+    return ERROR_CLASS.sub("", str(error).strip().splitlines()[-1])
+
+
 def _format_missing_function(file: Path) -> str:
     """Says that a file is no config, and names those beside it."""
+    configs = _list_configs(file.parent)
+    return f"{file} is no config file: it defines no get_config{configs}"
+
+
+def _list_configs(folder: Path) -> str:
+    """The end of a sentence that names the configs of a folder, if it has any."""
     configs = [
         str(path)
-        for path in sorted(file.parent.glob("*.py"))
+        for path in sorted(folder.glob("*.py"))
         if GET_CONFIG.search(path.read_text(errors="replace"))
     ]
-    names = f"; configs are {', '.join(configs)}" if configs else ""
-    return f"{file} is no config file: it defines no get_config{names}"
+    return f"; configs are {', '.join(configs)}" if configs else ""

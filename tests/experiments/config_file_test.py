@@ -55,8 +55,9 @@ def test_another_objective_drops_the_options_of_the_file():
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        ("/no/such.py", {}, "No such file or directory"),
-        (f"{LISTOPS}:nystrm", {}, "unknown attention or preset 'nystrm'; known: "),
+        ("/no/such.py", {}, "^there is no config file /no/such.py$"),
+        (f"{ROOT}/configs/x.py", {}, "no config file .*/x.py; configs are .*glue.py"),
+        (f"{LISTOPS}:nystrm", {}, "^unknown attention or preset 'nystrm'; known: "),
         (LISTOPS, {"train.num_steps": "many"}, "invalid literal for int"),
         (LISTOPS, {"train.seed": None}, "seed must be int, got None"),
         (LISTOPS, {"train.num_step": 1}, 'Did you mean "num_steps" instead of'),
