@@ -109,7 +109,7 @@ def format_missing_key(error: AttributeError | KeyError) -> str:
 
 
 def format_parse_error(error: Exception) -> str:
-    """Returns, in one line, why flags or the config file that they name were refused."""
+    """Returns, in one line, why flags or the config file they name were refused."""
     message = " ".join(str(error).split())
     missing_file = MISSING_FILE.search(message)
     if missing_file:
