@@ -9,7 +9,6 @@ has one for each token, -1 for none. Any program can read a prepared folder:
 
 import dataclasses
 import functools
-import itertools
 import shutil
 import traceback
 import types
@@ -42,6 +41,7 @@ OFFLINE = tfds.download.DownloadConfig(try_download_gcs=False)
 # The names of a record's tokens, by the number of the task's inputs.
 INPUT_NAMES = {1: ["tokens"], 2: ["tokens1", "tokens2"]}
 ROWS_AT_A_TIME = 4096
+TOKENS_AT_A_TIME = 2**22
 # A `lra_tasks.task.Task`. It is not imported, since its file imports this one.
 Task = Any
 
@@ -88,7 +88,7 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
         record: dict[str, np.ndarray] = {}
         keyed_record = (0, record)
         bar = iter(tqdm(examples, split, disable=None, leave=False))
-        while chunk := list(itertools.islice(bar, ROWS_AT_A_TIME)):
+        for chunk in _chunks(bar, self.task.num_inputs):
             columns = _check_examples(self.task, split, chunk)
             for values in zip(*columns.values(), strict=True):
                 record.update(zip(columns, values, strict=True))
@@ -297,6 +297,28 @@ def _check_split_names(task: Task, made_names: Iterable[str]) -> None:
             f"{task.name}: it makes the splits {', '.join(made_names)}, but its class "
             f"attribute splits is {task.splits}: rename them here or there"
         )
+
+
+def _chunks(
+    examples: Iterable[tuple[Any, Any]], num_inputs: int
+) -> Iterator[list[tuple[Any, Any]]]:
+    """Collects examples as arrays, a few thousand and a few million tokens at a time.
+
+    They are copied, since whoever makes them may fill one array again and again.
+    """
+    chunk: list[tuple[Any, Any]] = []
+    num_tokens = 0
+    for tokens, label in examples:
+        parts = tokens if num_inputs == 2 else (tokens,)
+        copies = tuple(np.array(part) for part in parts)
+        num_tokens += sum(copy.size for copy in copies)
+        chunk.append((copies if num_inputs == 2 else copies[0], np.array(label)))
+        if len(chunk) == ROWS_AT_A_TIME or num_tokens > TOKENS_AT_A_TIME:
+            yield chunk
+            chunk = []
+            num_tokens = 0
+    if chunk:
+        yield chunk
 
 
 def _check_examples(

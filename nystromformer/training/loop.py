@@ -190,6 +190,11 @@ def open_run(
         )
 
     step = int(state.step)
+    if step < config.num_steps and not jax.config.values["jax_disable_jit"]:
+        # A step that does not fit in memory fails here, before anything is written.
+        record.compiled_bytes = programs.compile(
+            host_splits["train"], config.batch_size
+        )
     record.sessions.append({"step": step, **(session or {})})
     return Run(
         programs=programs,
@@ -212,7 +217,10 @@ def _check_splits(splits: Mapping[str, HostSplit], config: TrainConfig) -> None:
         if not split.num_examples:
             raise ConfigError(f"the split {name} has no examples")
         if (split.labels < 0).all():
-            raise ConfigError(f"no token of the split {name} has a label")
+            raise ConfigError(
+                f"no token of the split {name} has a label: give it some, or another "
+                "split"
+            )
     num_examples = splits["train"].num_examples
     if num_examples < config.batch_size:
         raise ConfigError(
@@ -250,11 +258,6 @@ def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any
 
     if run.step:
         say(f"resuming from step {run.step}")
-    if run.step < config.num_steps and not jax.config.values["jax_disable_jit"]:
-        record.compiled_bytes = run.programs.compile(
-            run.splits["train"], config.batch_size
-        )
-
     writer = MetricsWriter(
         run.workdir,
         step=run.step,

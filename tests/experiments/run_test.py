@@ -8,6 +8,7 @@ from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import is_locked, run_training, write_json
 from nystromformer.training.checkpoint import save_weights
+from nystromformer.training.step import Programs
 from tests.small import make_config, stopped_at_once, untrained
 
 
@@ -64,6 +65,21 @@ def test_run_training_has_the_workdir_before_it_loads_and_compiles(
     with pytest.raises(DataError, match="no data"):
         run_training(Experiment(make_config("identity,quick")), workdir)
     assert was_locked == [True]
+    assert not workdir.exists()
+
+
+def test_run_training_leaves_nothing_where_the_step_does_not_compile(
+    experiment, monkeypatch, tmp_path
+):
+    """Such as for want of memory: the next try may have a smaller batch."""
+
+    def compile_step(*_):
+        raise MemoryError
+
+    workdir = epath.Path(tmp_path / "run")
+    monkeypatch.setattr(Programs, "compile", compile_step)
+    with pytest.raises(MemoryError):
+        run_training(experiment, workdir)
     assert not workdir.exists()
 
 

@@ -145,6 +145,25 @@ def test_one_example_of_many_that_does_not_fit_is_refused(tmp_path, monkeypatch,
         own_task(make=make).load("train", tmp_path)
 
 
+@pytest.mark.parametrize("tokens_at_a_time", [1, 10, 2**22])
+def test_a_task_may_fill_one_array_again_and_again(
+    tmp_path, monkeypatch, tokens_at_a_time
+):
+    def fill_again():
+        row = np.zeros(4, np.uint8)
+        for number in range(1, 6):
+            row[:] = number
+            yield row, number % 2
+
+    def make(self, data_dir, folder):
+        return {name: fill_again() for name in SPLITS}
+
+    monkeypatch.setattr(storage, "TOKENS_AT_A_TIME", tokens_at_a_time)
+    split = own_task(make=make).load("train", tmp_path)
+    assert split.inputs[:, 0].tolist() == [1, 2, 3, 4, 5]
+    assert split.labels.tolist() == [1, 0, 1, 0, 1]
+
+
 def test_labels_may_be_truth_values(tmp_path):
     assert own_task(label=True).load("train", tmp_path).labels.tolist() == [1]
 

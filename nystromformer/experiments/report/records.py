@@ -73,6 +73,11 @@ def _add_records(records: dict[str, Record], new_records: Iterable[Record]) -> N
         records[name] = record
 
 
+def _lines(file: Path) -> list[str]:
+    """The lines of a file, which end in a newline and in no other character."""
+    return [line for line in file.read_text("utf-8").split("\n") if line]
+
+
 def _read_packed(folder: Path) -> list[Record]:
     """The records in every RUNS_FILE in and below a folder."""
     records = []
@@ -80,12 +85,12 @@ def _read_packed(folder: Path) -> list[Record]:
         curves: dict[str, list[Any]] = {}
         curves_file = file.with_name(CURVES_FILE)
         if curves_file.exists():
-            for line in curves_file.read_text().splitlines():
+            for line in _lines(curves_file):
                 row = json.loads(line)
                 curves.setdefault(row.pop("run"), []).append(row)
 
         path = file.parent.relative_to(folder)
-        for line in file.read_text().splitlines():
+        for line in _lines(file):
             record = json.loads(line)
             record["curve"] = curves.get(record["run"], [])
             record["run"] = (path / record["run"]).as_posix()

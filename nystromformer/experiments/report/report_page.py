@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from nystromformer.errors import ConfigError
@@ -290,7 +291,9 @@ def _find_shared_settings(runs: Frame) -> list[str]:
 
 def _shorten(text: str | None) -> str:
     """A commit of nine digits, with the + of uncommitted changes; a device as it is."""
-    return re.sub(r"\b([0-9a-f]{9})[0-9a-f]{31}\b", r"\1", text or "unknown")
+    if text is None or pd.isna(text):  # pandas has NaN among strings
+        return "unknown"
+    return re.sub(r"\b([0-9a-f]{9})[0-9a-f]{31}\b", r"\1", text)
 
 
 def _count(runs: Frame) -> str:

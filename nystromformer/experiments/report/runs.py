@@ -324,7 +324,7 @@ def _tell_test_data_apart(frame: Frame) -> None:
         if hashes.nunique() < 2:
             continue
         for index, sha256 in hashes.items():
-            text = sha256[:8] if sha256 else "unknown"
+            text = "unknown" if pd.isna(sha256) else sha256[:8]
             _add_word(frame, index, "data", f"test data {text}")
             _add_word(frame, index, "label", f"test data {text}")
 

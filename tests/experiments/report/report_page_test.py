@@ -75,6 +75,11 @@ def test_describe_says_of_which_commits_and_devices_runs_are(three):
     assert "1 × H200 (1: linear)." in text
 
 
+def test_describe_says_where_a_commit_is_not_known(three):
+    three.add("linear,quick", 0.5, result={"commit": None})
+    assert "c0ffee (3: nystrom, softmax); unknown (1: linear)" in describe(three.read())
+
+
 def test_describe_says_what_all_runs_share_without_the_path_of_a_folder(runs):
     for attention in ("nystrom", "linear"):
         runs.add(f"{attention},quick", 0.5, train__init_from="/home/me/source")

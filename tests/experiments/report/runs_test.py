@@ -312,3 +312,5 @@ def test_make_frame_has_a_column_for_each_test_split(runs, arg):
     runs.add(arg, 0.5, seed=1, result={"data_sha256": {"test": 64 * "b"}})
     words = ["test data aaaaaaaa", "test data bbbbbbbb"]
     assert sorted(runs.read()["data"]) == words
+    runs.add(arg, seed=2, steps=())  # It has not seen any yet.
+    assert sorted(runs.read()["data"]) == [*words, "test data unknown"]

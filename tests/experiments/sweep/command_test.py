@@ -65,7 +65,7 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
     ("flags", "message"),
     [
         ([LISTOPS, "--tasks=text"], "give --config alone, or --tasks, --plan or both"),
-        (["--tasks=chess"], "No such file or directory: "),
+        (["--tasks=chess"], "chess.py; configs are "),
         ([LISTOPS, "--config.train.num_step=5"], "known: train.num_steps"),
         ([LISTOPS, "--config.train.init_from=/no/run"], "/no/run is not a run"),
         (
