@@ -21,7 +21,7 @@ def collect() -> dict[str, Any]:
     """Collects where the numbers of this process come from.
 
     Returns:
-      command: the command line, as a shell takes it.
+      command: the command line, as `command` returns it.
       commit: the commit of this checkout, as `commit` returns it.
       device: what computes, as `device` returns it.
       versions: those of Python and the libraries, and the flags of XLA, which change
@@ -32,11 +32,24 @@ def collect() -> dict[str, Any]:
         versions[library] = importlib.metadata.version(library)
     versions["XLA_FLAGS"] = os.environ.get("XLA_FLAGS") or "none"
     return {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": command(),
         "commit": commit(),
         "device": device(),
         "versions": versions,
     }
+
+
+def command() -> str:
+    """Returns the command line, as a shell takes it.
+
+    A script of this repository is named from its root, and not from the folders of the
+    machine, since others read the record.
+    """
+    script, *arguments = sys.argv
+    path = Path(script).resolve()
+    if path.is_relative_to(ROOT):
+        script = str(path.relative_to(ROOT))
+    return shlex.join(["python", script, *arguments])
 
 
 def device() -> str:

@@ -19,6 +19,11 @@ def test_collect_has_the_command_as_a_shell_takes_it(monkeypatch):
     assert shlex.split(collect()["command"]) == ["python", *argv]
 
 
+def test_collect_names_a_script_from_the_root_of_the_repository(monkeypatch):
+    monkeypatch.setattr(sys, "argv", [f"{ROOT}/scripts/train.py", "--workdir=a"])
+    assert collect()["command"] == "python scripts/train.py --workdir=a"
+
+
 def test_collect_has_the_versions_of_what_computes(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
     versions = collect()["versions"]
