@@ -5,6 +5,10 @@
 writes DIR/README.md with figures, and their numbers as CSV.
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 from absl import flags
 
 from nystromformer.experiments import cli

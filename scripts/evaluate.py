@@ -3,6 +3,10 @@
 python scripts/evaluate.py --workdir=DIR --split=test
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 from absl import flags
 
 from nystromformer.experiments import cli

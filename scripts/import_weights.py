@@ -7,6 +7,10 @@ evaluated, and `train.init_from` takes it. Its task is the corpus of plain text 
 --source_dir, in the model's own tokens.
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 from pathlib import Path
 from typing import Any
 

@@ -16,10 +16,12 @@ Exit status: 0 all done, or submitted; 1 some are not; 2 bad input; 130, 143, 14
 142 stopped by Ctrl-C, SIGTERM, SIGUSR2 and --max_minutes.
 """
 
-import functools
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 import os
 import shlex
-import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -225,26 +227,5 @@ def _train_here(points: Sequence[Point], folder: Path) -> None:
     run_locally(points, folder, _PARALLEL.value)
 
 
-def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Takes --config.group.key=value, which absl knows in train.py alone, out.
-
-    Args:
-      words: the command line.
-
-    Returns:
-      The other words, and group.key -> value.
-    """
-    other_words = []
-    changes = {}
-    for word in words:
-        key, equals, value = word.removeprefix("--config.").partition("=")
-        if word.startswith("--config.") and equals:
-            changes[key] = value
-        else:
-            other_words.append(word)
-    return other_words, changes
-
-
 if __name__ == "__main__":
-    sys.argv, changes_of_all_runs = take_changes(sys.argv)
-    cli.run(functools.partial(main, changes_of_all_runs))
+    cli.run(main, takes_changes=True)

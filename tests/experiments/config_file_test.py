@@ -55,7 +55,8 @@ def test_another_objective_drops_the_options_of_the_file():
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        ("/no/such.py", {}, "^there is no config file /no/such.py$"),
+        ("/no/such.py", {}, "^there is no config file /no/such.py; .* configs/glue.py"),
+        (f"{ROOT}/README.md", {}, "^there is no config file .*/README.md; configs are"),
         (f"{ROOT}/configs/x.py", {}, "no config file .*/x.py; configs are .*glue.py"),
         (f"{LISTOPS}:nystrm", {}, "^unknown attention or preset 'nystrm'; known: "),
         (LISTOPS, {"train.num_steps": "many"}, "invalid literal for int"),
@@ -70,10 +71,12 @@ def test_another_objective_drops_the_options_of_the_file():
         ),
     ],
 )
-def test_load_config_rejects_in_one_line(file, changes, message):
+def test_load_config_rejects_in_one_line(file, changes, message, monkeypatch):
+    monkeypatch.chdir(ROOT)
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(file, changes)
     assert "\n" not in str(caught.value)
+    assert "config_config" not in str(caught.value)
 
 
 def test_load_config_takes_none_for_a_number_that_may_be_none():
