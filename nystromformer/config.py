@@ -14,9 +14,10 @@ import numpy as np
 
 from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.encoder_config import (
-    EncoderConfig,
+    EncoderSettings,
     LayerAttention,
     add_default_options,
+    attentions_by_layer,
 )
 from nystromformer.errors import ConfigError
 from nystromformer.training_config import OptimizerConfig, TrainConfig
@@ -111,28 +112,16 @@ def parse_value(text: str) -> Any:
         return text
 
 
-# Fields of an EncoderConfig that follow from the task, the attention and the head.
-DERIVED = {
-    "vocab_size",
-    "input_dim",
-    "max_length",
-    "separator",
-    "cls_token",
-    "attention",
-    "attention_options",
-    "attention_by_layer",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig(EncoderConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(EncoderSettings):
     """The encoder, and how its output becomes one vector."""
 
-    # Placeholders: the task sets the vocabulary and the length.
-    vocab_size: int = 1
-    max_length: int = 1
     dtype: str = "float32"
     pooling: str = "mean"  # a name in classifiers.POOLINGS, or "bert_pooler"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("dtype", self.dtype, ("float32", "bfloat16"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,12 +161,9 @@ class Config:
         for name in ("task", "objective", "attention"):
             options = groups[name].pop("options")
             groups[name].update(options)
-        for key in DERIVED:
-            del groups["model"][key]
         return groups
 
     def __post_init__(self) -> None:
-        check_choice("model.dtype", self.model.dtype, ("float32", "bfloat16"))
         check_range(
             "optimizer.warmup_steps",
             self.optimizer.warmup_steps,
@@ -189,15 +175,11 @@ class Config:
 
     def attentions(self) -> list[LayerAttention]:
         """Lists the name and the options of the attention of each layer."""
-        return self.model_with_attention().attentions()
-
-    def model_with_attention(self) -> ModelConfig:
-        """Returns the group `model` with the attention, which is a group of its own."""
-        return dataclasses.replace(
-            self.model,
-            attention=self.attention.name,
-            attention_options=self.attention.options,
-            attention_by_layer=self.attention.layer_settings(),
+        return attentions_by_layer(
+            num_layers=self.model.num_layers,
+            name=self.attention.name,
+            options=self.attention.options,
+            by_layer=self.attention.layer_settings(),
         )
 
     def _check_parts_of_batches(self) -> None:
@@ -224,10 +206,7 @@ class Config:
 def key_types(cls: type) -> dict[str, Any]:
     """The keys of a group, or of any dataclass of options, with their types."""
     types = get_type_hints(cls)
-    names = [field.name for field in dataclasses.fields(cls)]
-    if cls is ModelConfig:
-        names = [name for name in names if name not in DERIVED]
-    return {name: types[name] for name in names}
+    return {field.name: types[field.name] for field in dataclasses.fields(cls)}
 
 
 def default_settings(attention: str) -> dict[str, Any]:

@@ -122,15 +122,16 @@ class SelfAttention(nnx.Module):
     knows no positions.
     """
 
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, layer: int = 0, *, rngs: nnx.Rngs):
         model_dim = config.model_dim
+        name, options = config.attentions()[layer]
         self.attention = make_attention(
-            config.attention,
+            name,
             num_heads=config.num_heads,
             head_dim=model_dim // config.num_heads,
             max_length=config.max_length + config.cls_token,
             rngs=rngs,
-            **config.attention_options,
+            **options,
         )
         self.num_heads = config.num_heads
         self.num_projections = self.attention.num_projections
@@ -222,15 +223,14 @@ class Block(nnx.Module):
     """Attention, then the MLP, each with a residual connection and a LayerNorm.
 
     Args:
-      config: the config of the layer, which for layer i is `config.of_layer(i)`. Its
-        `attention` and `attention_options` hold; its `attention_by_layer` has no
-        effect.
+      config: the config of the encoder.
+      layer: the number of the layer, counted from 0, whose attention it has.
       rngs: the keys for the initial values of parameters.
     """
 
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, layer: int = 0, *, rngs: nnx.Rngs):
         self.attention_norm = make_norm(config, rngs)
-        self.attention = SelfAttention(config, rngs=rngs)
+        self.attention = SelfAttention(config, layer, rngs=rngs)
         self.mlp_norm = make_norm(config, rngs)
         self.mlp = Mlp(config, rngs=rngs)
         self.dropout_rate = config.dropout_rate
@@ -368,8 +368,7 @@ class Encoder(nnx.Module):
             self.embedding_norm = make_norm(config, rngs)
 
         self.blocks = nnx.List(
-            Block(config.of_layer(layer), rngs=rngs)
-            for layer in range(config.num_layers)
+            Block(config, layer, rngs=rngs) for layer in range(config.num_layers)
         )
         _share_attentions(list(self.blocks), config)
         self.norm: Any = nnx.data(None)

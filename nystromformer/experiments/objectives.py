@@ -8,7 +8,7 @@ from flax import nnx
 
 from lra_tasks.task import Task
 from nystromformer import classifiers, token_models
-from nystromformer.config import ModelConfig
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.floors import (
     Floors,
@@ -32,17 +32,19 @@ class ObjectiveSpec:
     """An objective with the model that it trains and its trivial baselines.
 
     make_objective: called with the task and, by name, the options of the config.
-    make_model: called with the encoder's config, the task and rngs; the config's
-      `pooling` says how a model of whole sequences reads the encoder's output.
+    make_model: called with the encoder's config, the task, the name of a pooling, which
+      says how a model of whole sequences reads the encoder's output, and rngs.
     floors: called with the task and its splits; its rules are fitted on train.
     """
 
     make_objective: Callable[..., Objective]
-    make_model: Callable[[ModelConfig, Task, nnx.Rngs], nnx.Module]
+    make_model: Callable[[EncoderConfig, Task, str, nnx.Rngs], nnx.Module]
     floors: Callable[..., Floors] = no_floors
 
 
-def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
+def make_classifier(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
     """Makes a classifier of one sequence or of a pair, whichever the task has.
 
     Raises:
@@ -50,38 +52,40 @@ def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Modu
       ValueError: if the pooling needs a [CLS] that the task's inputs do not have.
     """
     _check_one_label(task)
-    if config.pooling == "bert_pooler" and task.vocabulary is None:
+    if pooling == "bert_pooler" and task.vocabulary is None:
         raise ValueError(
             f"pooling='bert_pooler' reads [CLS], which {task.name} does not have: take "
             "pooling='mean'"
         )
     if task.num_inputs == 2:
         return classifiers.PairClassifier(
-            config, num_classes=task.num_classes, pooling=config.pooling, rngs=rngs
+            config, num_classes=task.num_classes, pooling=pooling, rngs=rngs
         )
-    if config.pooling == "bert_pooler":
+    if pooling == "bert_pooler":
         return classifiers.FirstTokenClassifier(
             config, num_classes=task.num_classes, activation="tanh", rngs=rngs
         )
     return classifiers.SequenceClassifier(
-        config, num_classes=task.num_classes, pooling=config.pooling, rngs=rngs
+        config, num_classes=task.num_classes, pooling=pooling, rngs=rngs
     )
 
 
 def make_token_classifier(
-    config: ModelConfig, task: Task, rngs: nnx.Rngs
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
 ) -> nnx.Module:
     """Makes a classifier of each token."""
     return classifiers.TokenClassifier(config, num_classes=task.num_classes, rngs=rngs)
 
 
-def make_mlm_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
+def make_mlm_model(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
     """Makes a masked language model, with an embedding of the mask token."""
     return token_models.MaskedLanguageModel(_with_mask_token(config, task), rngs=rngs)
 
 
 def make_denoising_classifier(
-    config: ModelConfig, task: Task, rngs: nnx.Rngs
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
 ) -> nnx.Module:
     """Makes a classifier of a sequence or a pair that also predicts masked tokens.
 
@@ -90,7 +94,7 @@ def make_denoising_classifier(
       ValueError: if the pooling is "bert_pooler".
     """
     _check_one_label(task)
-    if config.pooling == "bert_pooler":
+    if pooling == "bert_pooler":
         raise ValueError(
             "pooling='bert_pooler' has no model of masked tokens: take another pooling"
         )
@@ -103,12 +107,14 @@ def make_denoising_classifier(
     return cls(
         _with_mask_token(config, task),
         num_classes=task.num_classes,
-        pooling=config.pooling,
+        pooling=pooling,
         rngs=rngs,
     )
 
 
-def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
+def make_mlm_sop_model(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
     """Makes a model of masked tokens and of the order of two segments.
 
     Raises:
@@ -131,7 +137,7 @@ def _check_one_label(task: Task) -> None:
         )
 
 
-def _with_mask_token(config: ModelConfig, task: Task) -> ModelConfig:
+def _with_mask_token(config: EncoderConfig, task: Task) -> EncoderConfig:
     """The config with a vocabulary that has the mask token."""
     vocab_size = max(task.vocab_size, task.mask_token + 1)
     return dataclasses.replace(config, vocab_size=vocab_size)

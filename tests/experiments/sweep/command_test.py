@@ -86,7 +86,7 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
         ),
         ([LISTOPS, "--workdir=gs://b/s"], "gs://b/s is not a local or mounted folder"),
         ([LISTOPS, "--cluster=slurm", "--max_minutes=5"], "SLURM has --time"),
-        ([LISTOPS, "--noconfig.optimizer.cycle_b1"], "Unknown command line flag"),
+        ([LISTOPS, "--seed=1"], "Unknown command line flag 'seed'"),
         ([LISTOPS, "--time=30"], "--time is for SLURM: add --cluster=slurm"),
         ([LISTOPS, "--gpus=0"], "--gpus is for SLURM: add --cluster=slurm"),
     ],
