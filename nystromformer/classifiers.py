@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.dropout import dropout, split_rng
+from nystromformer.dropout import HEAD_DROPOUT, dropout, split_rng
 from nystromformer.encoder import Encoder, check_arrays, jax_gelu, kernel_init
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.ops import at_least_float32, zero_masked
-from nystromformer.streams import HEAD_DROPOUT
 from nystromformer.validation import check_choice
 
 POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")

@@ -10,8 +10,8 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a tr
 from absl import flags
 
 from nystromformer.experiments import cli
-from nystromformer.experiments.metric_names import format_metric
 from nystromformer.experiments.trained_run import load_run
+from nystromformer.run_files import format_metric
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
 _SPLIT = flags.DEFINE_string(

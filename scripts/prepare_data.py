@@ -24,7 +24,7 @@ from lra_tasks.task import Task, get_task
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.config_file import load_config
-from nystromformer.experiments.cores import use_all_cores
+from nystromformer.experiments.experiment import use_all_cores
 
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:PRESET]")
 _TASK = flags.DEFINE_multi_string("task", [], "NAME; all: LRA and Path-X")

@@ -14,8 +14,8 @@ from nystromformer.config import Config, OpenGroup
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import make_augment
-from nystromformer.experiments.cores import use_all_cores
 from nystromformer.experiments.objectives import OBJECTIVES, ObjectiveSpec
+from nystromformer.experiments.provenance import num_cores
 from nystromformer.training.objective import Objective
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import MakeModel, Programs, split_weights
@@ -173,6 +173,13 @@ def build_experiment(config: Config) -> Experiment:
     if train.num_steps and train.num_epochs:
         raise ConfigError("give config.train.num_steps or num_epochs, 0 for the other")
     return Experiment(config)
+
+
+def use_all_cores(task: Task) -> Task:
+    """Returns the task; on all cores if its option `num_workers` is None."""
+    if task.num_workers is None:
+        return dataclasses.replace(task, num_workers=num_cores())
+    return task
 
 
 def _make_objective(group: OpenGroup, task: Task) -> tuple[ObjectiveSpec, Objective]:

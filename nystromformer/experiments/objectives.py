@@ -1,30 +1,37 @@
-"""The table of objectives: what each learns, the model that it trains, its floors."""
+"""The table of objectives: what each learns, the model that it trains, its floors.
+
+Floors are the scores that rules without a model reach on the test split. A function
+named NAME_floors takes a task and its splits, and returns for a metric of the objective
+the score of each rule. The rules are fitted on train.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from flax import nnx
 
 from lra_tasks.task import Task
 from nystromformer import classifiers, token_models
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.floors import (
-    Floors,
-    denoising_floors,
-    label_floors,
-    mlm_floors,
-    mlm_sop_floors,
-    no_floors,
-    position_floors,
-)
 from nystromformer.training.masked import (
     ClassificationDenoising,
     MaskedOrder,
     MaskedTokens,
 )
 from nystromformer.training.objective import Classification, Objective, Positions
+
+# Of a split with more tokens than this, evenly spaced rows are counted.
+MAX_COUNTED_TOKENS = 2**23
+
+Floors = dict[str, dict[str, float]]  # metric -> rule -> its score on test
+
+
+def no_floors(task: Task, splits: Any) -> Floors:
+    """An objective without rules."""
+    return {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +186,68 @@ def _make_masked(
         special_tokens=task.special_tokens,
         **options,
     )
+
+
+def label_floors(task: Task, splits: Any) -> Floors:
+    """The task's own rules and, for f1, the rule that always answers 1."""
+    share_of_class_1 = float(np.mean(np.asarray(splits["test"].labels) == 1))
+    return {
+        "accuracy": task.floors(splits["train"], splits["test"]),
+        "f1": {"class 1 always": 2 * share_of_class_1 / (1 + share_of_class_1)},
+    }
+
+
+def position_floors(task: Task, splits: Any) -> Floors:
+    """The task's own rules for the labels of tokens."""
+    return {"accuracy": task.floors(splits["train"], splits["test"])}
+
+
+def mlm_floors(task: Task, splits: Any) -> Floors:
+    """A unigram model of the ordinary tokens, with add-one smoothing.
+
+    Its loss is the cross-entropy of the test tokens, in nats; its answer is the token
+    that train has most often.
+    """
+    train_counts = _token_counts(splits["train"], task)
+    test_counts = _token_counts(splits["test"], task)
+    losses = -np.log((train_counts + 1) / (train_counts + 1).sum())
+    test_shares = test_counts / test_counts.sum()
+    return {
+        "loss": {"frequency of each token": float(test_shares @ losses)},
+        "mlm_accuracy": {
+            "frequency of each token": float(test_shares[train_counts.argmax()])
+        },
+    }
+
+
+def denoising_floors(task: Task, splits: Any) -> Floors:
+    """The rules for the label, and for masked tokens the most frequent token."""
+    return {
+        "accuracy": label_floors(task, splits)["accuracy"],
+        "denoising_accuracy": mlm_floors(task, splits)["mlm_accuracy"],
+    }
+
+
+def mlm_sop_floors(task: Task, splits: Any) -> Floors:
+    """The rules for tokens; for the order the label that train has more often."""
+    token_floors = mlm_floors(task, splits)
+    majority = np.mean(splits["train"].labels) > 0.5
+    accuracy = float(np.mean(splits["test"].labels == majority))
+    return {
+        "mlm_loss": token_floors["loss"],
+        "mlm_accuracy": token_floors["mlm_accuracy"],
+        "sop_accuracy": {"majority class": accuracy},
+    }
+
+
+def _token_counts(split: Any, task: Task) -> np.ndarray:
+    """How often each ordinary token, one that is not special, is in a split."""
+    stride = max(1, split.inputs.size // MAX_COUNTED_TOKENS)
+    inputs = split.inputs[::stride]
+    lengths = split.lengths[::stride]
+    is_valid = np.arange(inputs.shape[1]) < lengths[:, None]
+    counts = np.bincount(inputs[is_valid], minlength=task.vocab_size)
+    return np.delete(counts, task.special_tokens)
 
 
 OBJECTIVES = {

@@ -3,9 +3,9 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from etils import epath
@@ -27,8 +27,7 @@ from nystromformer.experiments.config_file import (
     read_result,
 )
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.metric_names import format_metric
-from nystromformer.run_files import CONFIG_FILE, LOCK_FILE, RESULT_FILE
+from nystromformer.run_files import CONFIG_FILE, LOCK_FILE, RESULT_FILE, format_metric
 from nystromformer.training.checkpoint import delete_steps, saved_steps, weights_sha256
 from nystromformer.training.devices import (
     check_same_on_all_hosts,
@@ -37,6 +36,7 @@ from nystromformer.training.devices import (
 )
 from nystromformer.training.loop import open_run, train
 from nystromformer.training.output import write_text
+from nystromformer.training.step import Weights
 
 # A sweep, a shell or SLURM may write these before the run begins.
 FILES_BEFORE_A_RUN = {LOCK_FILE}
@@ -83,24 +83,8 @@ def _train(
     """`run_training` in a folder that is locked and whose run is not finished."""
     print(format_config(experiment.config))
     mesh = make_run_mesh(experiment, sequence_parallelism)
-    source = None
-    # A run that has begun needs its source no more.
-    if experiment.config.train.init_from and not saved_steps(workdir):
-        from nystromformer.experiments.transfer import Source  # for such a run alone
-
-        source = Source(experiment.config.train.init_from)
-    # Weights that do not fit are refused before the data are prepared, which may take
-    # long. With "bpe", `load` learns the vocabulary, so that it can be compared only
-    # afterwards.
-    learns_vocabulary = experiment.task.tokenizer == "bpe"
-    init_weights = None
-    if source and not learns_vocabulary:
-        init_weights = source.init_weights(experiment)
-    print("loading the data…", flush=True)
-    splits = experiment.load()
+    splits, first_weights = _load(experiment, workdir)
     experiment = experiment.with_num_steps(splits["train"].num_examples)
-    if source and learns_vocabulary:
-        init_weights = source.init_weights(experiment)
     config = experiment.config
     data_sha256 = {name: split.content_hash for name, split in splits.items()}
     check_same_on_all_hosts(config=f"{workdir} {config}", data=str(data_sha256))
@@ -113,8 +97,8 @@ def _train(
         config.train,
         splits,
         workdir,
-        init_weights=init_weights,
-        init_from_sha256=weights_sha256(source.run.weights) if source else None,
+        init_weights=first_weights.make,
+        init_from_sha256=first_weights.source_sha256,
         data_sha256=data_sha256,
         settings=flatten_dict(config.to_mapping(), sep="."),
         session=made_by,
@@ -139,6 +123,45 @@ def _train(
         write_json(workdir / RESULT_FILE, result)
     delete_steps(workdir)
     return result
+
+
+class FirstWeights(NamedTuple):
+    """The weights that a run begins with.
+
+    make: makes them of fresh ones; None keeps these.
+    source_sha256: of the weights of the run that `train.init_from` names, or None.
+    """
+
+    make: Callable[[Weights], Weights] | None = None
+    source_sha256: str | None = None
+
+
+def _load(
+    experiment: Experiment, workdir: epath.Path
+) -> tuple[dict[str, Split], FirstWeights]:
+    """Loads the data and, for a run that has not begun, what `train.init_from` names.
+
+    Weights that do not fit are refused before the data are prepared, which may take
+    long. With "bpe" it is the data that teach the task its vocabulary, so that the two
+    vocabularies can be compared only afterwards.
+    """
+    source = None
+    if experiment.config.train.init_from and not saved_steps(workdir):
+        from nystromformer.experiments.transfer import Source  # for such a run alone
+
+        source = Source(experiment.config.train.init_from)
+    learns_vocabulary = experiment.task.tokenizer == "bpe"
+    make = None
+    if source and not learns_vocabulary:
+        make = source.init_weights(experiment)
+
+    print("loading the data…", flush=True)
+    splits = experiment.load()
+    if source is None:
+        return splits, FirstWeights()
+    if learns_vocabulary:
+        make = source.init_weights(experiment)
+    return splits, FirstWeights(make, weights_sha256(source.run.weights))
 
 
 def make_run_mesh(experiment: Experiment, sequence_parallelism: int) -> Mesh:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from nystromformer.streams import DROPOUT_BESIDE_MASKS
+from nystromformer.dropout import DROPOUT_BESIDE_MASKS
 from nystromformer.training.data import Batch
 from nystromformer.training.objective import Sums, label_sums
 

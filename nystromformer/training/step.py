@@ -27,7 +27,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from nystromformer.streams import AUGMENTATION, STEPS
+from nystromformer.dropout import AUGMENTATION, STEPS
 from nystromformer.training.data import (
     Batch,
     Chunk,

@@ -15,9 +15,8 @@ from flax.traverse_util import flatten_dict
 
 from lra_tasks import LRA
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.metric_names import is_rate
 from nystromformer.experiments.report.records import Record
-from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT
+from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT, is_rate
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 
