@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from nystromformer.attention import ATTENTIONS, find_attention
+from nystromformer.attention import find_attention
 from nystromformer.encoder_config import (
     EncoderSettings,
     LayerAttention,
@@ -209,29 +209,15 @@ def key_types(cls: type) -> dict[str, Any]:
     return {field.name: types[field.name] for field in dataclasses.fields(cls)}
 
 
-def default_settings(attention: str) -> dict[str, Any]:
-    """Returns the defaults of all settings: older runs, which lack some, had these.
-
-    Args:
-      attention: the name of its attention. One that is not in ATTENTIONS, as in a
-        report that has not loaded its module, adds no options.
-
-    Returns:
-      The defaults of the model, its attention and its training, by keys such as
-      "train.seed", in the types of JSON.
-    """
+def default_values() -> dict[str, Any]:
+    """Returns the defaults of the model and its training, by keys as "train.seed"."""
     groups = {"model": ModelConfig, "optimizer": OptimizerConfig, "train": TrainConfig}
-    settings = {}
-    for group, cls in groups.items():
-        for key in key_types(cls):
-            if hasattr(cls, key):
-                settings[f"{group}.{key}"] = getattr(cls, key)
-
-    settings["attention.by_layer"] = AttentionConfig.by_layer
-    if attention in ATTENTIONS:
-        for option, default in find_attention(attention).init_defaults().items():
-            settings[f"attention.{option}"] = default
-    return json.loads(json.dumps(settings))
+    return {
+        f"{group}.{key}": getattr(cls, key)
+        for group, cls in groups.items()
+        for key in key_types(cls)
+        if hasattr(cls, key)
+    }
 
 
 def _to_plain(value: Any) -> Any:

@@ -25,9 +25,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import config_flags
 
 from lra_tasks.paths import local_path
-from lra_tasks.task import TASKS
-from nystromformer.attention import ATTENTIONS
-from nystromformer.config import Config
+from lra_tasks.task import TASKS, default_options
+from nystromformer.attention import ATTENTIONS, find_attention
+from nystromformer.config import Config, default_values
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.experiments.plugins import absolute_names, load_modules
@@ -223,6 +223,26 @@ def format_config(config: Config) -> str:
     del groups["overrides"]  # these values stand in their groups
     settings = flatten_dict(groups, sep=".")
     return "\n".join(f"config.{key} = {value!r}" for key, value in settings.items())
+
+
+def default_settings(task: str, attention: str) -> dict[str, Any]:
+    """Returns the defaults of the settings of a run.
+
+    A run that lacks a setting was begun before there was any, and did what the default
+    says.
+
+    Args:
+      task, attention: the names of its task and its attention. One that is not in the
+        table, as in a report that has not loaded its module, adds no options.
+
+    Returns:
+      The defaults by keys such as "train.seed", in the types of JSON.
+    """
+    settings = {**default_values(), **default_options(task), "attention.by_layer": None}
+    if attention in ATTENTIONS:
+        for option, default in find_attention(attention).init_defaults().items():
+            settings[f"attention.{option}"] = default
+    return json.loads(json.dumps(settings))
 
 
 def compared_settings(groups: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from nystromformer.experiments import provenance
 from nystromformer.experiments.cli import StopFlag
 from nystromformer.experiments.config_file import (
     compared_settings,
+    default_settings,
     format_config,
     read_config,
     read_result,
@@ -312,9 +313,10 @@ def check_new(workdir: epath.Path) -> None:
 def check_workdir(workdir: epath.Path, config: Config) -> None:
     """Checks that a run of this config may begin or go on in a folder.
 
-    Nothing is changed there. Folders of data are not compared. Of another run that the
-    config names only the last part of the path is compared, since it may have moved. If
-    both sources of `init_from` can be read, their weights must be equal.
+    Nothing is changed there. A setting that the saved config does not have is newer,
+    and compared by its default. Folders of data are not compared. Of another run that
+    the config names only the last part of the path is compared, since it may have
+    moved. If both sources of `init_from` can be read, their weights must be equal.
 
     Raises:
       ConfigError: if the folder holds no run, or a run of a different config; the
@@ -331,8 +333,9 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
     if config.train.num_steps == 0:
         # num_epochs say how long it trains, and the saved run knows the steps.
         settings["train.num_steps"] = saved_settings["train.num_steps"]
+    defaults = default_settings(saved_config.task.name, saved_config.attention.name)
     for key in saved_settings | settings:
-        saved_value = saved_settings.get(key)
+        saved_value = saved_settings.get(key, defaults.get(key))
         value = settings.get(key)
         if saved_value != value:
             raise ConfigError(

@@ -160,13 +160,16 @@ def open_run(
       session: what to remember of this session, such as the versions.
 
     Raises:
-      ConfigError: a split has no examples or no labels, train has fewer examples than a
-        batch, or the config says no number of steps.
+      ConfigError: a split has no examples, or no labels for an objective that reads
+        them; train has fewer examples than a batch, or the config says no number of
+        steps.
       CheckpointError: no checkpoint can be read, or the run was trained on data with
         a different data_sha256.
     """
     host_splits = {name: HostSplit.from_split(split) for name, split in splits.items()}
     _check_splits(host_splits, config)
+    if getattr(programs.objective, "reads_labels", True):
+        _check_labels(host_splits)
 
     mesh = programs.mesh
     seed = np.uint32(config.seed)
@@ -216,17 +219,22 @@ def _check_splits(splits: Mapping[str, HostSplit], config: TrainConfig) -> None:
     for name, split in splits.items():
         if not split.num_examples:
             raise ConfigError(f"the split {name} has no examples")
-        if (split.labels < 0).all():
-            raise ConfigError(
-                f"no token of the split {name} has a label: give it some, or another "
-                "split"
-            )
     num_examples = splits["train"].num_examples
     if num_examples < config.batch_size:
         raise ConfigError(
             f"train.batch_size={config.batch_size} is over the {num_examples} "
             "training examples: take a smaller one"
         )
+
+
+def _check_labels(splits: Mapping[str, HostSplit]) -> None:
+    """Raises ConfigError for a split of which no token has a label."""
+    for name, split in splits.items():
+        if (split.labels < 0).all():
+            raise ConfigError(
+                f"no token of the split {name} has a label: give it some, or another "
+                "split"
+            )
 
 
 def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any]:

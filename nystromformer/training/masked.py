@@ -69,6 +69,7 @@ class MaskedTokens:
     """
 
     corruptions = ("bert", "mask_only", "mask_or_random")
+    reads_labels = False
     metrics = ("loss", "mlm_accuracy")
     select = "loss"
     higher_is_better = False
@@ -235,6 +236,7 @@ class MaskedOrder(MaskedTokens):
     masked tokens of the example, plus the loss of its order, whose label is 1 or 0.
     """
 
+    reads_labels = True
     metrics = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
     select = "mlm_accuracy"
     higher_is_better = True
@@ -290,6 +292,7 @@ class ClassificationDenoising(MaskedTokens):
     """
 
     corruptions = ("mask_or_random", "mask_only")
+    reads_labels = True
     metrics = (
         "loss",
         "classification_loss",
