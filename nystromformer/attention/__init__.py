@@ -1,13 +1,13 @@
 """Every attention behind one signature: a file for each, and a line in ATTENTIONS."""
 
 import importlib
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from flax import nnx
 
 from nystromformer.attention.base import Attention
+from nystromformer.validation import is_same_class
 
 # Name -> "module:class", or the class of an attention that was registered.
 ATTENTIONS: dict[str, str | type[Attention]] = {
@@ -44,7 +44,7 @@ def register_attention(name: str, cls: type[Attention]) -> None:
     """
     if name in ATTENTIONS:
         registered = find_attention(name)
-        if not _is_same_class(registered, cls):
+        if not is_same_class(registered, cls):
             raise ValueError(f"the name {name!r} is taken by {registered}")
     for option in cls.options():
         if option in CONFIG_KEYS:
@@ -54,33 +54,6 @@ def register_attention(name: str, cls: type[Attention]) -> None:
             )
     cls.check_options(cls.config_defaults())
     ATTENTIONS[name] = cls
-
-
-def _is_same_class(first: type[Attention], second: type[Attention]) -> bool:
-    """Whether two classes are one that was imported twice, or written anew.
-
-    `lra_tasks.task` has the same function: an attention must not need the tasks.
-    """
-    if first.__qualname__ != second.__qualname__:
-        return False
-    first_file = _file_name(first)
-    second_file = _file_name(second)
-    if first_file is None or second_file is None:
-        return True
-    return first_file == second_file
-
-
-def _file_name(cls: type) -> str | None:
-    """The name of the file that a class is written in; None for a notebook's cell.
-
-    The functions of the class know it. Its module does not: all config files have the
-    same module name.
-    """
-    for member in vars(cls).values():
-        code = getattr(member, "__code__", None)
-        if code is not None and os.path.exists(code.co_filename):
-            return os.path.basename(code.co_filename)
-    return None
 
 
 def find_attention(name: str) -> type[Attention]:
