@@ -1,4 +1,4 @@
-"""The process of a command: flags, --load, signals, errors in one line, the cache."""
+"""The process of a command: its flags, signals, errors in one line, and the cache."""
 
 import grp
 import os
@@ -48,12 +48,11 @@ def run(
     and 128 plus the number of the signal for a run that a signal has stopped.
 
     Args:
-      main: the command; it is called with the positional arguments, or the changes, if
-        it takes any.
-      arguments: the name of its positional arguments in messages, as in "RUNS"; None
-        for a command that takes none.
-      takes_changes: whether it takes --config.group.key=value, as `take_changes`
-        returns it.
+      main: the command.
+      arguments: the name of its positional arguments in messages, as in "RUNS"; `main`
+        gets them as a list. None for a command that takes none.
+      takes_changes: whether it takes --config.group.key=value; `main` gets these
+        changes as a dict, as `take_changes` returns it.
     """
     _replace_unknown_letters()
     _name_user()

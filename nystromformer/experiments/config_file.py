@@ -171,21 +171,17 @@ def _is_of_user_function(error: Exception) -> bool:
 
 
 def _format_missing_key(error: AttributeError | KeyError) -> str:
-    """Says in one line what ml_collections says about a key that is not there.
-
-    It may say so by an error that holds another one. The key may be the function of the
-    config file.
-    """
+    """Says in one line which key is not there, or that the file has no `get_config`."""
     if isinstance(error, AttributeError) and error.name == "get_config":
         config_module: Any = error.obj
         path = Path(config_module.__file__)
         configs = _list_configs(path.parent)
         return f"{path} is no config file: it defines no get_config{configs}"
     reason = error.args[0]
-    if isinstance(reason, KeyError):
-        sentences = str(reason.args[0]).splitlines()
-        return f"no such key in the config: {'. '.join(sentences)}"
-    return str(reason).strip().splitlines()[-1]
+    if isinstance(reason, KeyError):  # Of a group, ml_collections wraps the error.
+        reason = reason.args[0]
+    sentences = str(reason).strip().splitlines()
+    return f"no such key in the config: {'. '.join(sentences)}"
 
 
 def _list_configs(folder: Path) -> str:

@@ -62,6 +62,11 @@ def test_another_objective_drops_the_options_of_the_file():
         (LISTOPS, {"train.num_steps": "many"}, "invalid literal for int"),
         (LISTOPS, {"train.seed": None}, "seed must be int, got None"),
         (LISTOPS, {"train.num_step": 1}, 'Did you mean "num_steps" instead of'),
+        (
+            LISTOPS,
+            {"trian.seed": 1},
+            r"^no such key in the config: 'trian'\\. Did",
+        ),
         (LISTOPS, {"train.colour": 1}, "no such key in the config: 'colour'"),
         (LISTOPS, {"train.eval_every": 0}, "eval_every must be at least 1, got 0"),
         (

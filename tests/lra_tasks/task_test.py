@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import pytest
 
 from lra_tasks import subwords
