@@ -2,6 +2,8 @@
 
 Their defaults are the paper's on the LRA. `task`, `objective` and `attention` are open
 groups: a name and options, which go to `get_task`, the objective and `make_attention`.
+An `AttentionConfig` speaks of all layers; `Config.attentions` lists the attention of
+each, a `LayerAttention`.
 """
 
 import dataclasses

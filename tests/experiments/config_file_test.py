@@ -65,7 +65,7 @@ def test_another_objective_drops_the_options_of_the_file():
         (
             LISTOPS,
             {"trian.seed": 1},
-            r"^no such key in the config: 'trian'\\. Did",
+            r"^no such key in the config: 'trian'\. Did",
         ),
         (LISTOPS, {"train.colour": 1}, "no such key in the config: 'colour'"),
         (LISTOPS, {"train.eval_every": 0}, "eval_every must be at least 1, got 0"),
