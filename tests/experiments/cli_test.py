@@ -69,12 +69,6 @@ def test_ctrl_c_ends_the_imports_of_a_command_without_a_traceback(script, tmp_pa
     assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
-def test_help_ends_with_0(run_main):
-    done = run_main("print('ran')", "--help")
-    assert done.returncode == 0
-    assert "--load" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "others", "changes"),
     [
