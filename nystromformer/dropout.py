@@ -16,17 +16,17 @@ from jax import lax
 # 0, 1, 2, … into the same key for the parameters, so that the second of them is drawn
 # from the key of the steps. This is harmless. A different number would draw different
 # dropout, and change every run on record.
-STEPS = 1
+STREAM_OF_STEPS = 1
 
 # An objective that masks tokens draws the masked positions from the streams of the
 # examples. Its dropout takes this stream.
-DROPOUT_BESIDE_MASKS = 2**31
+STREAM_OF_DROPOUT = 2**31
 # Augmentation takes this stream, and folds in the number of each example.
-AUGMENTATION = 2**31 + 1
+STREAM_OF_AUGMENTATION = 2**31 + 1
 
 # The encoder splits the key by which a model drops. A head that also drops takes this
 # stream of that key. Its number may equal one from above, since the key is different.
-HEAD_DROPOUT = 2**31
+STREAM_OF_HEAD = 2**31
 
 
 def _hash(position: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:

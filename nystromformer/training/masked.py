@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from nystromformer.dropout import DROPOUT_BESIDE_MASKS
+from nystromformer.dropout import STREAM_OF_DROPOUT
 from nystromformer.training.data import Batch
 from nystromformer.training.objective import Sums, label_sums
 
@@ -370,4 +370,4 @@ def mean_of_examples(
 
 def dropout_key(key: jax.Array | None) -> jax.Array | None:
     """The key of the dropout beside an objective's own draws; None = no dropout."""
-    return None if key is None else jax.random.fold_in(key, DROPOUT_BESIDE_MASKS)
+    return None if key is None else jax.random.fold_in(key, STREAM_OF_DROPOUT)
