@@ -9,7 +9,7 @@ Letters: B batch, T query length, S key length, N heads, H head dim, E value dim
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypedDict
 
 import jax
@@ -17,12 +17,14 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.linen import module as linen_module
 
-from nystromformer.ops import mask_of_queries, zero_masked
+from nystromformer.masks import (
+    check_key_mask,
+    check_query_mask,
+    find_query_mask,
+    zero_garbage,
+    zero_masked,
+)
 from nystromformer.validation import check_type
-
-# A query that does not count is garbage from this size on: no network makes such
-# numbers, and its scores might overflow.
-LARGEST_QUERY = 2.0**64
 
 
 class CommonArguments(TypedDict):
@@ -51,7 +53,7 @@ class Attention(nnx.Module):
         share, and value; 1 for value alone.
       self_attention_only: whether it needs T = S.
       sums_over_queries: whether it sums over queries, so that `attend` gets
-        `query_mask`.
+        `query_mask` and `is_self_attention`.
       shared_across_layers: whether an Encoder gives one object to all layers with equal
         options. It may be set in `__init__`.
       size_option: the option that 64 stands for in "nystrom-64".
@@ -206,13 +208,16 @@ class Attention(nnx.Module):
           key: [B, S, N, H].
           value: [B, S, N, E].
           mask: [B, S] bool, True = attend, or None.
-          query_mask: [B, T] bool, True = the query counts. None: `mask_of_queries`
+          query_mask: [B, T] bool, True = the query counts. None: `find_query_mask`
             says which.
           precision: the precision of the large products.
 
         Returns:
           [B, T, N, E] in the dtype of the query.
         """
+        query_mask, is_self_attention = find_query_mask(
+            query_mask, mask, num_queries=query.shape[1], num_keys=key.shape[1]
+        )
         arrays = self.per_head(key.shape[1])
         # All heads get an array of one row unbatched. If vmap repeated it, its gradient
         # would be computed for each head and then summed.
@@ -227,17 +232,17 @@ class Attention(nnx.Module):
             query_mask: jax.Array | None,
             *head_arrays: jax.Array,
         ) -> jax.Array:
-            query_mask = mask_of_queries(
-                query_mask, mask, num_queries=len(query), num_keys=len(key)
-            )
             # The padding is zeroed once, here, so that XLA keeps one copy of the result
             # for all that follows.
             query = zero_garbage(query, query_mask)
             key = zero_masked(key, mask)
             value = zero_masked(value, mask)
-            options = {"query_mask": query_mask} if self.sums_over_queries else {}
+            queries = {}
+            if self.sums_over_queries:
+                queries["query_mask"] = query_mask
+                queries["is_self_attention"] = is_self_attention
             out = self.attend(
-                query, key, value, mask, precision, *head_arrays, **options
+                query, key, value, mask, precision, *head_arrays, **queries
             )
             return out.astype(query.dtype)
 
@@ -276,8 +281,9 @@ class Attention(nnx.Module):
 
         Args:
           query: [T, H]. An attention that sums over queries sets `sums_over_queries`
-            and gets the keyword argument `query_mask` [T] bool, True = the query
-            counts, or None.
+            and gets two keyword arguments: `query_mask` [T] bool, True = the query
+            counts, or None if all do; and `is_self_attention`, whether that mask is
+            `mask`, as queries and keys are the same tokens.
           key: [S, H], zero where the mask is False.
           value: [S, E], zero where the mask is False.
           mask: [S] bool, True = attend, or None.
@@ -477,55 +483,6 @@ def floating_dtype(
     return dtype
 
 
-def with_four_axes(
-    name: str, array: jax.typing.ArrayLike, shape: Sequence[int]
-) -> jax.Array:
-    """Puts axes of size 1 in front of a mask or a bias, so that it has four.
-
-    Args:
-      name: "mask", "query_mask" or "bias", for the message.
-      array: any array of at most four axes.
-      shape: the four sizes that it must broadcast to.
-
-    Raises:
-      ValueError: it does not broadcast to that shape.
-    """
-    array = jnp.asarray(array)
-    sizes = (1,) * (4 - array.ndim) + array.shape
-    fits = len(sizes) == len(shape) and all(
-        size in (1, full_size) for size, full_size in zip(sizes, shape, strict=True)
-    )
-    if not fits:
-        raise ValueError(
-            f"a {name} of shape {array.shape} does not broadcast to {tuple(shape)}"
-        )
-    return array.reshape(sizes)
-
-
-def mask_with_four_axes(
-    mask: jax.typing.ArrayLike, shape: Sequence[int], name: str = "mask"
-) -> jax.Array:
-    """`with_four_axes` of a mask, which must be boolean.
-
-    Raises:
-      ValueError: it does not broadcast to that shape, or it is not boolean.
-    """
-    try:
-        mask = with_four_axes(name, mask, shape)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}: if it says which tokens are padding, as [B, L], pass "
-            f"{name}[:, None, None, :]"
-        ) from error
-    if mask.dtype != jnp.bool_:
-        raise ValueError(
-            f"{name} must be boolean (True = valid), got {mask.dtype}; flax's "
-            "make_attention_mask and combine_masks need dtype=bool, and decode=True, "
-            "which is causal, makes a mask of floats"
-        )
-    return mask
-
-
 def check_bias(bias: jax.Array) -> None:
     """Raises ValueError for a boolean bias, which is a mask in the place of a bias.
 
@@ -537,56 +494,6 @@ def check_bias(bias: jax.Array) -> None:
             "a bias is numbers to add to the scores, got a boolean array of shape "
             f"{jnp.shape(bias)}: pass a mask by its name, as in mask=mask"
         )
-
-
-def check_key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
-    """The mask of the keys, [B, S], from a mask that broadcasts to [B, 1, 1, S].
-
-    Raises:
-      ValueError: the mask varies over queries or heads, or is not boolean.
-    """
-    if jnp.ndim(mask) == 4 and jnp.shape(mask)[1:3] != (1, 1):
-        raise ValueError(
-            "this attention takes one mask of keys for all heads and queries, "
-            f"[B, 1, 1, S], got {jnp.shape(mask)}: if it only says which tokens are "
-            "padding, pass valid[:, None, None, :], where valid is [B, S]; for a "
-            "causal or another mask take softmax attention"
-        )
-    mask = mask_with_four_axes(mask, (batch, 1, 1, length))
-    return jnp.broadcast_to(mask[:, 0, 0, :], (batch, length))
-
-
-def check_query_mask(
-    query_mask: jax.typing.ArrayLike, batch: int, length: int
-) -> jax.Array:
-    """The mask of the queries, [B, T], from one that broadcasts to [B, 1, 1, T].
-
-    Raises:
-      ValueError: a query_mask that does not broadcast or is not boolean.
-    """
-    shape = (batch, 1, 1, length)
-    query_mask = mask_with_four_axes(query_mask, shape, name="query_mask")
-    return jnp.broadcast_to(query_mask[:, 0, 0, :], (batch, length))
-
-
-def zero_garbage(query: jax.Array, query_mask: jax.Array | None) -> jax.Array:
-    """Queries without the NaN and the huge numbers of those that do not count.
-
-    Their scores, times the zero cotangent of the output, would make the gradient NaN.
-    Ordinary numbers are kept: where T = S and nobody said otherwise, the queries may
-    be of other tokens than the mask.
-
-    Args:
-      query: [T, ...] or [B, T, ...].
-      query_mask: [T] or [B, T] bool, True = the query counts; None = all.
-    """
-    if query_mask is None:
-        return query
-    counts = jnp.expand_dims(query_mask, range(query_mask.ndim, query.ndim))
-    # float16 ends before that size.
-    limit = min(LARGEST_QUERY, float(jnp.finfo(query.dtype).max))
-    is_ordinary = jnp.abs(query) < limit
-    return jnp.where(counts | is_ordinary, query, 0)
 
 
 def _owners_of_options(cls: type) -> list[type]:

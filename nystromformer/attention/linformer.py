@@ -15,7 +15,7 @@ from flax import nnx
 
 from nystromformer.attention.base import Attention, CommonArguments
 from nystromformer.dot_product import attend
-from nystromformer.ops import einsum
+from nystromformer.precision import einsum
 from nystromformer.validation import check_choice, check_range
 
 SHARING = ("headwise", "key_value", "layerwise", "layerwise_per_head")

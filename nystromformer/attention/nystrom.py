@@ -12,11 +12,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention, CommonArguments, check_shapes
+from nystromformer.blocks import to_blocks_with_margins
 from nystromformer.dot_product import attend
 from nystromformer.fused import attend_fused_head
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
-from nystromformer.ops import einsum, to_blocks_with_margins
+from nystromformer.precision import einsum
 from nystromformer.validation import check_choice, check_kernel_size, check_range
 
 PINV_INITS = ("per_matrix", "per_batch")
@@ -149,6 +150,7 @@ class NystromAttention(Attention):
         kernel: jax.Array | None = None,
         *,
         query_mask: jax.Array | None = None,
+        is_self_attention: bool = False,
     ) -> jax.Array:
         invert = PINVS[self.pinv]
         if self.pinv == "iterative":
@@ -162,6 +164,7 @@ class NystromAttention(Attention):
             value,
             mask,
             query_mask=query_mask,
+            is_self_attention=is_self_attention,
             num_landmarks=self.num_landmarks,
             num_pinv_iters=self.num_pinv_iters,
             landmark_padding=self.landmark_padding,

@@ -20,7 +20,7 @@ from jax import lax
 
 from nystromformer.attention.base import Attention, CommonArguments
 from nystromformer.attention.linear import kernel_attend
-from nystromformer.ops import einsum
+from nystromformer.precision import einsum
 from nystromformer.validation import check_choice, check_range
 
 PUBLISHED_EPSILON = 1e-4

@@ -30,7 +30,8 @@ from jax import lax
 
 from nystromformer.attention.base import Attention, CommonArguments
 from nystromformer.attention.random_key import make_random_key, read_random_key
-from nystromformer.ops import at_least_float32, einsum, to_blocks
+from nystromformer.blocks import to_blocks
+from nystromformer.precision import at_least_float32, einsum
 from nystromformer.validation import check_choice, check_range
 
 LSH_SCOPES = ("bucket", "chunk")

@@ -23,17 +23,21 @@ from nystromformer.attention.base import (
     Attention,
     CommonArguments,
     check_bias,
-    check_query_mask,
     check_shapes,
     floating_dtype,
-    mask_with_four_axes,
-    with_four_axes,
-    zero_garbage,
 )
 from nystromformer.dot_product import attend
 from nystromformer.dropout import dropout
 from nystromformer.fused import attend_fused
-from nystromformer.ops import at_least_float32, mask_of_queries, zero_masked
+from nystromformer.masks import (
+    check_query_mask,
+    find_query_mask,
+    mask_with_four_axes,
+    with_four_axes,
+    zero_garbage,
+    zero_masked,
+)
+from nystromformer.precision import at_least_float32
 from nystromformer.validation import check_rate
 
 # The most scores that exist at a time on an accelerator: they limit a block of queries.
@@ -145,7 +149,7 @@ class SoftmaxAttention(Attention):
         query, key, value = [x.astype(dtype) for x in (query, key, value)]
         if query_mask is not None:
             query_mask = check_query_mask(query_mask, *query.shape[:2])
-        query_mask = mask_of_queries(
+        query_mask, _ = find_query_mask(
             query_mask,
             padding_mask,
             num_queries=query.shape[1],
