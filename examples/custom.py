@@ -30,7 +30,8 @@ from lra_tasks.split import pad
 from lra_tasks.task import Task, register_task
 from lra_tasks.text import Text
 from nystromformer import register_attention
-from nystromformer.attention.base import Attention, CommonArguments
+from nystromformer.attention.base import Attention
+from nystromformer.attention.options import CommonArguments
 from nystromformer.experiments.objectives import (
     ObjectiveSpec,
     make_classifier,

@@ -1,22 +1,22 @@
-"""The base class of all attentions: their signature, their checks and their options.
+"""The base class of all attentions: their one signature, and its checks.
 
 Every attention can be passed as `attention_fn` to the attention layers of Flax, nnx and
-linen, and called like `jax.nn.dot_product_attention`: they share one signature. A
-subclass implements one head of one sequence, and this class maps it over both.
+linen, and called like `jax.nn.dot_product_attention`. A subclass writes one head of
+one sequence, and this class maps it over heads and batch.
 
 Letters: B batch, T query length, S key length, N heads, H head dim, E value dim.
 """
 
 import functools
-import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.linen import module as linen_module
 
+from nystromformer.attention.options import HasOptions
 from nystromformer.masks import (
     check_key_mask,
     check_query_mask,
@@ -24,28 +24,12 @@ from nystromformer.masks import (
     zero_garbage,
     zero_masked,
 )
-from nystromformer.validation import check_type
 
 
-class CommonArguments(TypedDict):
-    """The arguments of every attention, which are no options; see `Attention`."""
-
-    num_heads: int
-    head_dim: int
-    max_length: int
-    rngs: nnx.Rngs
-
-
-class Attention(nnx.Module):
+class Attention(HasOptions, nnx.Module):
     """The base class of all attentions; a subclass writes `attend`.
 
-    Its options are the keyword arguments of its `__init__`. They are found there with
-    their types and defaults, and so are those of the parent class, where `__init__`
-    passes the others on to it:
-
-        def __init__(self, *, window: int = 256, **common: Unpack[CommonArguments]):
-            super().__init__(**common)
-            self.window = window
+    Its options are the keyword arguments of its `__init__`, see `HasOptions`.
 
     Attributes that a subclass may set:
       num_projections: how many projections of its inputs a model makes for it, so that
@@ -61,8 +45,6 @@ class Attention(nnx.Module):
         on its padding.
       batch_sensitive: option -> the value with which the output of an example depends
         on the other examples of its batch.
-      paper_options: option -> its value in the paper's experiments, where that is not
-        the default.
     """
 
     num_projections = 3
@@ -72,7 +54,6 @@ class Attention(nnx.Module):
     size_option: ClassVar[str | None] = None
     padding_sensitive: ClassVar[Mapping[str, Any]] = {}
     batch_sensitive: ClassVar[Mapping[str, Any]] = {}
-    paper_options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self,
@@ -153,7 +134,13 @@ class Attention(nnx.Module):
         if is_causal:
             self._refuse("is_causal=True", query, key)
         if dropout_rate > 0 and not deterministic:
-            self._refuse(f"dropout_rate={dropout_rate}", query, key)
+            self._refuse(
+                f"dropout_rate={dropout_rate}",
+                query,
+                key,
+                instead="use dropout_rate=0, and nnx.Dropout on the output, or take "
+                "softmax attention",
+            )
         if module is not None:
             self._refuse("sow_weights=True", query, key)
 
@@ -316,71 +303,18 @@ class Attention(nnx.Module):
                 "queries too: give no query_mask"
             )
 
-    def _refuse(self, argument: str, query: jax.Array, key: jax.Array) -> None:
+    def _refuse(
+        self,
+        argument: str,
+        query: jax.Array,
+        key: jax.Array,
+        instead: str = "take softmax attention",
+    ) -> None:
         """Raises ValueError for an argument that needs the weights."""
         raise ValueError(
             f"{argument} needs the [T, S] weights of {query.shape} and {key.shape}, "
-            f"which {type(self).__name__} never forms: take softmax attention"
+            f"which {type(self).__name__} never forms: {instead}"
         )
-
-    @classmethod
-    def options(cls) -> dict[str, inspect.Parameter]:
-        """The options by name, each with its annotation and its default."""
-        options = {}
-        for owner in _owners_of_options(cls):
-            options |= _own_options(owner)
-        return options
-
-    @classmethod
-    def init_defaults(cls) -> dict[str, Any]:
-        """The options that `__init__` does not require, with its defaults."""
-        return {
-            name: parameter.default
-            for name, parameter in cls.options().items()
-            if parameter.default is not parameter.empty
-        }
-
-    @classmethod
-    def complete_options(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns these options with the defaults of all others."""
-        return {**cls.init_defaults(), **values}
-
-    @classmethod
-    def config_defaults(cls) -> dict[str, Any]:
-        """The options with which configs and benchmarks start.
-
-        Those are the paper's: `paper_options`, and the defaults of the others. If a
-        class changes the default of an option of its parent class, its configs have
-        the new default as well, whatever the parent's `paper_options` say.
-        """
-        values = {}
-        for owner in _owners_of_options(cls):
-            for name, parameter in _own_options(owner).items():
-                if parameter.default is not parameter.empty:
-                    values[name] = parameter.default
-            values |= vars(owner).get("paper_options", {})
-        return values
-
-    @classmethod
-    def check_options(cls, values: Mapping[str, Any]) -> None:
-        """Checks the names and the types of options.
-
-        Args:
-          values: option -> value.
-
-        Raises:
-          ValueError: an unknown option, or one of a wrong type.
-        """
-        options = cls.options()
-        for name, value in values.items():
-            if name not in options:
-                known_names = ", ".join(options) or "none"
-                raise ValueError(
-                    f"{cls.__name__} has no option {name!r}; known: {known_names}"
-                )
-            annotation = options[name].annotation
-            if annotation is not inspect.Parameter.empty:
-                check_type(f"{name} of {cls.__name__}", value, annotation)
 
 
 def _check_hashable(class_name: str, graphdef: nnx.GraphDef[Attention]) -> None:
@@ -435,6 +369,26 @@ def refuse_linen(attention: nnx.Module) -> None:
             f"linen's {type(caller).__name__} would never train: use flax.nnx, or the "
             "whole nnx model by flax.nnx.bridge.ToLinen"
         )
+
+
+class RandomKey(nnx.Variable):
+    """The key of an attention that draws something, such as blocks or hashes.
+
+    It is uint32 [2], in every checkpoint, and has no gradient.
+    """
+
+
+def make_random_key(key: jax.Array) -> RandomKey:
+    """Draws the key of one attention from a key of jax."""
+    return RandomKey(jax.random.bits(key, (2,), jnp.uint32))
+
+
+def read_random_key(random_key: RandomKey) -> jax.Array:
+    """The key as jax takes it.
+
+    The generator is named, so that a change of jax's default changes no model.
+    """
+    return jax.random.wrap_key_data(random_key[...], impl="threefry2x32")
 
 
 def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
@@ -494,42 +448,3 @@ def check_bias(bias: jax.Array) -> None:
             "a bias is numbers to add to the scores, got a boolean array of shape "
             f"{jnp.shape(bias)}: pass a mask by its name, as in mask=mask"
         )
-
-
-def _owners_of_options(cls: type) -> list[type]:
-    """The class and those of its parents whose options it has, parents first."""
-    owners = []
-    for owner in cls.__mro__:
-        owners.append(owner)
-        init = vars(owner).get("__init__")
-        if init is not None and inspect.getfullargspec(init).varkw is None:
-            break  # no argument reaches the parents from here
-    return owners[::-1]
-
-
-def _own_options(owner: type) -> dict[str, inspect.Parameter]:
-    """The options that the `__init__` of the class itself names."""
-    init = vars(owner).get("__init__")
-    if init is None:
-        return {}
-    options = {}
-    for name, parameter in inspect.signature(init).parameters.items():
-        is_common = name == "self" or name in CommonArguments.__annotations__
-        if not is_common and parameter.kind is not parameter.VAR_KEYWORD:
-            annotation = _evaluate(parameter.annotation, init)
-            options[name] = parameter.replace(annotation=annotation)
-    return options
-
-
-def _evaluate(annotation: Any, function: Any) -> Any:
-    """The type that an annotation of a function names, if it is a string.
-
-    It is `inspect.Parameter.empty` if the module does not know the type: it imported
-    the name for type checkers alone.
-    """
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        return eval(annotation, function.__globals__)
-    except NameError:
-        return inspect.Parameter.empty

@@ -11,7 +11,8 @@ from typing import Unpack
 import jax
 import jax.numpy as jnp
 
-from nystromformer.attention.base import Attention, CommonArguments
+from nystromformer.attention.base import Attention
+from nystromformer.attention.options import CommonArguments
 from nystromformer.blocks import to_blocks, to_blocks_with_margins
 from nystromformer.dot_product import attend
 from nystromformer.validation import check_range

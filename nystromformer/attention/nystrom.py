@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention, CommonArguments, check_shapes
+from nystromformer.attention.base import Attention, check_shapes
+from nystromformer.attention.options import CommonArguments
 from nystromformer.blocks import to_blocks_with_margins
 from nystromformer.dot_product import attend
 from nystromformer.fused import attend_fused_head
@@ -118,6 +119,11 @@ class NystromAttention(Attention):
         check_choice("landmarks", landmarks, LANDMARKS)
         check_choice("pinv", pinv, PINVS)
         check_choice("pinv_init", pinv_init, PINV_INITS)
+        if pinv_kernel and pinv != "iterative":
+            raise ValueError(
+                "pinv_kernel=True is a kernel of the iterations, and has no effect on "
+                f"pinv={pinv!r}: leave it out, or take pinv='iterative'"
+            )
         self.num_landmarks = num_landmarks
         self.num_pinv_iters = num_pinv_iters
         self.conv_kernel_size = conv_kernel_size

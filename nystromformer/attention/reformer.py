@@ -28,8 +28,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import Attention, CommonArguments
-from nystromformer.attention.random_key import make_random_key, read_random_key
+from nystromformer.attention.base import Attention, make_random_key, read_random_key
+from nystromformer.attention.options import CommonArguments
 from nystromformer.blocks import to_blocks
 from nystromformer.precision import at_least_float32, einsum
 from nystromformer.validation import check_choice, check_range

@@ -133,7 +133,10 @@ REFUSED = {
     "bias": ({"bias": np.ones((1, 1, T, S))}, r"bias.*\(1, 1, 3, 5\).*CallRecorder"),
     "boolean bias": ({"bias": ones(B, 1, 1, S)}, r"bool.*\(2, 1, 1, 5\).*mask=mask"),
     "causal": ({"is_causal": True}, r"is_causal.*\(2, 3, 7, 11\)"),
-    "dropout": ({"dropout_rate": 0.3}, "dropout_rate=0.3"),
+    "dropout": (
+        {"dropout_rate": 0.3},
+        r"dropout_rate=0.3 .*use dropout_rate=0, and nnx\.Dropout on the output",
+    ),
     "sowing": ({"module": nnx.Dict()}, "sow_weights"),
     "batch": ({"query": np.ones((B + 1, T, N, H))}, r"\(3, 3, 7, 11\)"),
     "heads": ({"query": ONE_HEAD}, r"\(2, 3, 1, 11\)"),
