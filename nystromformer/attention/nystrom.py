@@ -174,6 +174,7 @@ class NystromAttention(Attention):
             num_landmarks=self.num_landmarks,
             num_pinv_iters=self.num_pinv_iters,
             landmark_padding=self.landmark_padding,
+            # Of "segment_means" it is the core's own function.
             make_landmarks=partial(LANDMARKS[self.landmarks], seed=self.landmark_seed),
             invert=invert,
             precision=precision,
