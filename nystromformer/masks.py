@@ -115,8 +115,9 @@ def find_query_mask(
     Returns:
       The mask of the queries, None if all count; and whether this is self-attention.
     """
-    is_self_attention = query_mask is None and num_queries == num_keys
-    return mask if is_self_attention else query_mask, is_self_attention
+    if query_mask is None and num_queries == num_keys:
+        return mask, True
+    return query_mask, False
 
 
 def zero_masked(x: jax.Array, mask: jax.Array | None) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The base class of all attentions: their one signature, and its checks.
+"""The base class of all attentions: their one signature, its checks, a random key.
 
 Every attention can be passed as `attention_fn` to the attention layers of Flax, nnx and
 linen, and called like `jax.nn.dot_product_attention`. A subclass writes one head of
