@@ -161,7 +161,8 @@ def _exact_if_few(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """F, Z and B, changed where there are no more keys or queries than landmarks.
 
-    With n ≤ M attention is exact, and Z is the identity.
+    With n ≤ M attention is exact, and Z is the identity. In self-attention `query_mask`
+    is None here: `mask` says all.
     """
     num_landmarks, length = b.shape
     has_few_keys = jnp.array(False)

@@ -110,17 +110,18 @@ def print_attentions() -> None:
     """Prints a line for each attention: its name, its options and their defaults.
 
     Configs start from the options of the paper's experiments instead. Where these are
-    not the defaults, another line names them.
+    not the defaults, another line has them.
     """
     for name in ATTENTIONS:
         cls = find_attention(name)
-        print(f"{name}: {_describe(cls.init_defaults()) or 'no options'}")
+        options = []
+        for option, parameter in cls.options().items():
+            has_default = parameter.default is not parameter.empty
+            options.append(f"{option}={parameter.default!r}" if has_default else option)
+        print(f"{name}: {', '.join(options) or 'no options'}")
         if cls.paper_options:
-            print(f"    in configs {_describe(cls.paper_options)}")
-
-
-def _describe(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+            paper = [f"{option}={x!r}" for option, x in cls.paper_options.items()]
+            print(f"    in configs {', '.join(paper)}")
 
 
 def make_attention(
