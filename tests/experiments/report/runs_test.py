@@ -5,10 +5,12 @@ import math
 
 import pytest
 
+from lra_tasks.task import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.records import read_records
 from nystromformer.experiments.report.report_page import write_report
 from nystromformer.experiments.report.runs import (
+    TASK_ORDER,
     make_frame,
     sort_key,
 )
@@ -25,6 +27,11 @@ from tests.small import make_config
 def labels(runs, task="listops"):
     frame = runs.read()
     return list(dict.fromkeys(frame["label"][frame["task"] == task]))
+
+
+def test_rows_and_columns_have_the_order_of_the_tables():
+    built_in_tasks = [x for x in TASKS if isinstance(TASKS[x], str)]
+    assert tuple(built_in_tasks) == TASK_ORDER
 
 
 def test_make_frame_names_by_the_settings_that_differ_and_orders_by_size(runs):
