@@ -10,9 +10,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.dropout import STREAM_OF_HEAD, dropout, split_rng
-from nystromformer.encoder import Encoder, check_arrays, jax_gelu, kernel_init
+from nystromformer.encoder import Encoder, check_arrays
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.ops import at_least_float32, zero_masked
+from nystromformer.layers import jax_gelu, kernel_init
+from nystromformer.masks import zero_masked
+from nystromformer.precision import at_least_float32
 from nystromformer.validation import check_choice
 
 POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")

@@ -54,7 +54,7 @@ class EncoderSettings:
     ignore_id: int | None = None  # an id that is padding wherever it stands
 
     # "learned": a vector for each position, added to the embeddings; "rotary": queries
-    # and keys are rotated, see `nystromformer.rotary`; "none".
+    # and keys are rotated, see `layers.rotate_by_position`; "none".
     positions: str = "learned"
 
     # K odd, or 0 for none. In front of the projections x becomes x + conv(x), with a
