@@ -200,7 +200,7 @@ def main(changes: Settings) -> None:
 
 
 def _print_jobs(points: Sequence[Point], folder: Path) -> None:
-    """Prints the commands of runs, or the scripts of the jobs in which SLURM has them."""
+    """Prints the commands of runs, or the scripts of the jobs of SLURM."""
     if not _CLUSTER.value:
         for point in points:
             print(shlex.join(point.command(folder)))

@@ -5,6 +5,7 @@ is killed, the current runs train on, and a new sweep leaves them alone.
 """
 
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -330,7 +331,9 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
         executor = _make_executor(folder, parameters, previous_job)
         jobs = [_make_job(point, folder) for point in stage]
         try:
-            submitted = executor.submit_array(jobs)
+            # submitit prints what it raises.
+            with contextlib.redirect_stderr(io.StringIO()):
+                submitted = executor.submit_array(jobs)
         except FailedJobError as error:
             raise ConfigError(f"sbatch failed: {error}") from error
         previous_job = submitted[0].job_id.partition("_")[0]

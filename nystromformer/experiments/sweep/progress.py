@@ -104,7 +104,7 @@ class SweepProgress:
             done=sum(self.shares.values()),
             total=len(waiting),
             seconds_per_line=SECONDS_PER_LINE,
-            bar_format="{desc} |{bar}| {elapsed}, about {remaining} left{postfix}",
+            bar_format="{desc} |{bar}| {elapsed}, {remaining} left{postfix}",
             leave=False,
         )
 
