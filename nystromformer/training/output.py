@@ -143,7 +143,7 @@ class Bar:
         self,
         done: float,
         total: int,
-        seconds_per_line: float = SECONDS_PER_LINE,
+        seconds_per_line: float,
         **style: Any,
     ):
         self.is_terminal = sys.stderr.isatty()
@@ -179,7 +179,7 @@ class Progress(Bar):
     """The bar of a training, with metrics, examples per second and time left."""
 
     def __init__(self, step: int, num_steps: int):
-        super().__init__(step, num_steps, unit="step")
+        super().__init__(step, num_steps, SECONDS_PER_LINE, unit="step")
 
     def update(self, step: int, values: dict[str, float], throughput: float) -> None:
         """Shows the step, the latest metrics and the examples per second."""
