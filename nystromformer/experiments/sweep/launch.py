@@ -242,7 +242,7 @@ def _reason_to_leave_out(point: Point, folder: Path) -> str | None:
     if point.source and find_state(folder / point.source) != "done":
         return f"since {point.source}, from which it starts, is not done"
     if not _is_waiting(point, folder):
-        return "since another sweep trains it"
+        return "since another sweep has taken it"
     return None
 
 
