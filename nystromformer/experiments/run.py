@@ -31,6 +31,8 @@ from nystromformer.experiments.experiment import Experiment
 from nystromformer.run_files import CONFIG_FILE, LOCK_FILE, RESULT_FILE, format_metric
 from nystromformer.training.checkpoint import delete_steps, saved_steps, weights_sha256
 from nystromformer.training.devices import (
+    DATA,
+    SEQ,
     check_same_on_all_hosts,
     is_host_0,
     make_mesh,
@@ -90,7 +92,7 @@ def _train(
     data_sha256 = {name: split.content_hash for name, split in splits.items()}
     check_same_on_all_hosts(config=f"{workdir} {config}", data=str(data_sha256))
 
-    print(f"{experiment} on {provenance.device()}")
+    print(f"{experiment} on {_describe_devices(mesh)}")
     print("compiling the training step…", flush=True)
     made_by = provenance.collect()
     run = open_run(
@@ -182,6 +184,18 @@ def make_run_mesh(experiment: Experiment, sequence_parallelism: int) -> Mesh:
         train.batch_size // train.grad_accum_steps,
         experiment.task.max_length,
         sequence_parallelism=sequence_parallelism,
+    )
+
+
+def _describe_devices(mesh: Mesh) -> str:
+    """Says what computes and, for several devices, how they share a batch."""
+    if mesh.size == 1:
+        return provenance.device()
+    num_processes = jax.process_count()
+    processes = "1 process" if num_processes == 1 else f"{num_processes} processes"
+    return (
+        f"{provenance.device()}: {mesh.size} devices in {processes}, each batch in "
+        f"{mesh.shape[DATA]} parts, each sequence in {mesh.shape[SEQ]}"
     )
 
 
