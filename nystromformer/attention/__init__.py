@@ -4,14 +4,14 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from nystromformer.validation import is_same_class
+
 # A module is imported when its attention is named, so that who needs the names alone,
 # as a report on finished runs, loads no model.
 if TYPE_CHECKING:
     from flax import nnx
 
     from nystromformer.attention.base import Attention
-
-from nystromformer.validation import is_same_class
 
 # Name -> "module:class", or the class of an attention that was registered.
 ATTENTIONS: dict[str, "str | type[Attention]"] = {
