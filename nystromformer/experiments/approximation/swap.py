@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from nystromformer.attention import make_attention
 from nystromformer.experiments import markdown
+from nystromformer.experiments.approximation.diagnosis import name_layers
 from nystromformer.experiments.metric_names import format_metric, is_rate
 from nystromformer.experiments.plotting import new_figure
 from nystromformer.experiments.trained_run import TrainedRun
@@ -161,7 +162,7 @@ class SwapMeter:
         parts = []
         for start in range(0, num_examples, MEASURED_AT_ONCE):
             # The last batch repeats an example, so that all have the same shape.
-            places = np.arange(start, start + MEASURED_AT_ONCE)
+            places = jnp.arange(start, start + MEASURED_AT_ONCE)
             places = places.clip(max=num_examples - 1)
             batch = examples.take(places, weights=jnp.ones(MEASURED_AT_ONCE))
             parts.append(self._program(self._weights, batch, branches))
@@ -403,7 +404,7 @@ def describe_advice(swaps: Swaps) -> str:
     lines = []
     if layers_of_count:
         needs = [
-            f"{_name_layers(layers)} with {count} landmarks"
+            f"{name_layers(layers)} with {count} landmarks"
             for count, layers in sorted(layers_of_count.items())
         ]
         loss = "half a point" if is_rate(swaps.metric) else f"{TOLERANCE}"
@@ -419,7 +420,7 @@ def describe_advice(swaps: Swaps) -> str:
     if kept:
         most = swaps.table["num_landmarks"].max()
         lines.append(
-            f"**{_name_layers(kept)}** can not: {most} landmarks are not enough, keep "
+            f"**{name_layers(kept)}** can not: {most} landmarks are not enough, keep "
             "exact attention.\n"
         )
     return "\n".join(lines)
@@ -432,12 +433,6 @@ def by_layer_setting(landmarks: Sequence[int]) -> str:
         for layer, count in enumerate(landmarks)
         if count != EXACT
     )
-
-
-def _name_layers(layers: Sequence[int]) -> str:
-    """Layers as words: "layer 3", "layers 0, 1 and 2"."""
-    *first, last = map(str, layers)
-    return f"layers {', '.join(first)} and {last}" if first else f"layer {last}"
 
 
 def format_difference(metric: str, difference: Difference) -> str:
