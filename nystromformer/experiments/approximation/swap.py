@@ -24,9 +24,9 @@ from tqdm import tqdm
 from nystromformer.attention import make_attention
 from nystromformer.experiments import markdown
 from nystromformer.experiments.approximation.diagnosis import name_layers
-from nystromformer.experiments.metric_names import format_metric, is_rate
 from nystromformer.experiments.plotting import new_figure
 from nystromformer.experiments.trained_run import TrainedRun
+from nystromformer.run_files import format_metric, is_rate
 from nystromformer.training.data import Batch, DeviceRows, HostSplit
 from nystromformer.training.objective import Objective, Sums
 
