@@ -133,8 +133,14 @@ def _list_rows(record: Record) -> list[dict[str, Any]]:
 def _of_all_sessions(result: Mapping[str, Any], key: str) -> Any:
     """The value of a run; where its sessions have several, a text as "A, then B"."""
     sessions = result.get("sessions") or [result]
-    values = list(dict.fromkeys(session[key] for session in sessions))
-    return values[0] if len(values) == 1 else ", then ".join(map(str, values))
+    values = [session[key] for session in sessions]
+    if key == "device":
+        # Some records have "1 cores", which is the same device.
+        values = [re.sub(r"\b1 cores\b", "1 core", device) for device in values]
+    different_values = list(dict.fromkeys(values))
+    if len(different_values) == 1:
+        return different_values[0]
+    return ", then ".join(map(str, different_values))
 
 
 def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
