@@ -126,10 +126,10 @@ def name_lines(axes: Axes) -> None:
     axes.autoscale_view()  # matplotlib else sets limits when it draws
     to_panel = axes.transScale + axes.transLimits
     ends = [to_panel.transform(np.asarray(line.get_xydata())[-1]) for line in lines]
-    # A panel is about three quarters of its height, beside its title and labels.
-    num_rows = axes.get_subplotspec().get_gridspec().nrows
-    height = axes.get_figure().get_figheight() / num_rows
-    gap = 1.2 * NAME_SIZE / 72 / (0.75 * height)
+    # Beside its title and labels a panel has about three quarters of its place.
+    figure: Any = axes.figure
+    panel_inches = 0.75 * figure.get_figheight() / figure.axes[0].get_gridspec().nrows
+    gap = 1.2 * NAME_SIZE / 72 / panel_inches
     heights = _move_apart([height for _, height in ends], gap)
     for line, (x, y), height in zip(lines, ends, heights, strict=True):
         darker = tuple(0.7 * np.array(to_rgb(line.get_color())))

@@ -279,7 +279,8 @@ def _move_names_apart(figure: Figure) -> None:
     figure.draw_without_rendering()  # places the panels
     for axes in figure.axes:
         boxes = []
-        for text in sorted(axes.texts, key=lambda text: text.xy[1]):
+        lowest_first = sorted(axes.texts, key=lambda text: text.get_window_extent().y0)
+        for text in lowest_first:
             box = text.get_window_extent()
             while any(box.overlaps(other) for other in boxes):
                 x, y = text.get_position()

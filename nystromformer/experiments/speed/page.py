@@ -40,21 +40,27 @@ SUMMARY = {
 # Inches. The width of a page has 800 pixels or so, in which its texts can be read.
 SUMMARY_SIZE = (8.5, 3.4)
 FIT_FROM = 2048  # costs that do not depend on the length show below it
-NOTES = f"""\
+# The notes below the tables. Each page has those that it needs.
+TIME_NOTE = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length or task take
-  turns, PyTorch's among them, each often enough for {MIN_SECONDS * 1e3:.0f} ms. On an
-  accelerator calls are waited for together. Compiling is not included.
+  turns, each often enough for {MIN_SECONDS * 1e3:.0f} ms. On an accelerator calls are
+  waited for together. Compiling is not included. × is how many times as fast as softmax
+  a program is."""
+MEMORY_NOTE = """\
 - Memory: what the compiled program allocates for arguments, results and temporaries.
-  PyTorch reports no such number.
-- × in tables of time: how many times as fast as softmax. × in tables of memory: the
-  memory of {WHOLE_SOFTMAX}, or of softmax if that was not measured, over the program's.
+  × is how many times less than {reference} it takes."""
+TORCH_NOTE = (
+    "- PyTorch's programs take turns with ours. It does not report their memory."
+)
+EXACT_NOTE = f"""\
 - {WHOLE_SOFTMAX}: exact attention that holds all scores at once, as in the paper's
   Table 1. softmax is exact, too, but does not hold them: it is cuDNN's kernel in half
   precision on an NVIDIA GPU, and else computes the scores in blocks (on an accelerator,
-  if there are more than 2²⁷). Its memory grows with the length, not with its square.
-- Exponent: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
-- In N: gradient accumulation over N parts of a batch, with N length buckets.
-"""
+  if there are more than 2²⁷). Its memory grows with the length, not with its square."""
+EXPONENT_NOTE = f"- Exponent: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on."
+PARTS_NOTE = (
+    "- In N: gradient accumulation over N parts of a batch, with N length buckets."
+)
 
 
 class Page(NamedTuple):
@@ -185,7 +191,8 @@ def write_benchmark(
         # Before the figures: a folder that has this file may be written again.
         write_text(out / FILE, json.dumps({**made_by, "rows": rows}, indent=1))
         all_rows = [*rows, *page.published] if has_time else rows
-        lines = [*make_tables(all_rows, has_time), *list_paths(rows), NOTES]
+        lines = [*make_tables(all_rows, has_time), *list_paths(rows)]
+        lines.extend(list_notes(rows, has_time))
         lines.extend(list_sources(all_rows))
         if not _is_of_tasks(rows):
             lines = [*_save_figures(all_rows, out, has_time), *lines]
@@ -230,6 +237,23 @@ def list_paths(rows: Sequence[Row]) -> list[str]:
                 attentions.append(f"{label} at {places}")
         lines.append(f"- Computed by {path}: {markdown.escape('; '.join(attentions))}")
     return lines
+
+
+def list_notes(rows: Sequence[Row], has_time: bool) -> list[str]:
+    """Returns what a reader of the tables of these rows needs to know."""
+    names = {row["key"]["attention"] for row in rows}
+    has_torch = any(name.startswith(("torch-", "hf-")) for name in names)
+    has_parts = any(re.search(r" in \d+$", name) for name in names)
+    reference = WHOLE_SOFTMAX if WHOLE_SOFTMAX in names else "softmax"
+    notes = {
+        TIME_NOTE: has_time,
+        MEMORY_NOTE.format(reference=reference): True,
+        TORCH_NOTE: has_torch,
+        EXACT_NOTE: WHOLE_SOFTMAX in names,
+        EXPONENT_NOTE: not _is_of_tasks(rows),
+        PARTS_NOTE: has_parts,
+    }
+    return [note for note, is_needed in notes.items() if is_needed]
 
 
 def list_sources(rows: Sequence[Row]) -> list[str]:
@@ -318,16 +342,24 @@ def _format_cell(
         has_failed = has_time and not row["seconds"]
         return "out of memory" if has_failed else DASH
 
-    text = f"{number:.4g}"
+    text = _format_number(number, num_digits=4)
     if unit == "ms" and len(row["seconds"]) > 1:
-        lower, upper = 1e3 * np.quantile(row["seconds"], (0.25, 0.75))
-        text = f"{number:.3g} ({lower:.3g}–{upper:.3g})"
+        quartiles = 1e3 * np.quantile(row["seconds"], (0.25, 0.75))
+        lower, upper = (_format_number(x, num_digits=3) for x in quartiles)
+        text = f"{_format_number(number, num_digits=3)} ({lower}–{upper})"
     reference_number = find_value(reference, unit) if reference else None
     if reference is row or not reference_number:
         return text
     factor = reference_number / number
     num_digits = 0 if factor >= 10 else 1
     return f"{text} · {factor:,.{num_digits}f}×"
+
+
+def _format_number(number: float, num_digits: int) -> str:
+    """Some digits of a number, and all of those before its point, as in "2,820"."""
+    if number >= 10**num_digits:
+        return f"{number:,.0f}"
+    return f"{number:.{num_digits}g}"
 
 
 def fit_exponent(curve: Mapping[int, float]) -> str:
