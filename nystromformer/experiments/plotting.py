@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 WIDTH = 6.4  # inches, of one panel
 HEIGHT = 4.0
@@ -126,8 +126,10 @@ def name_lines(axes: Axes) -> None:
     axes.autoscale_view()  # matplotlib else sets limits when it draws
     to_panel = axes.transScale + axes.transLimits
     ends = [to_panel.transform(np.asarray(line.get_xydata())[-1]) for line in lines]
-    # A panel is about three quarters of its height, beside its title and labels.
-    gap = 1.2 * NAME_SIZE / 72 / (0.75 * HEIGHT)
+    # Beside its title and labels a panel has about three quarters of its place.
+    figure: Any = axes.figure
+    panel_inches = 0.75 * figure.get_figheight() / figure.axes[0].get_gridspec().nrows
+    gap = 1.2 * NAME_SIZE / 72 / panel_inches
     heights = _move_apart([height for _, height in ends], gap)
     for line, (x, y), height in zip(lines, ends, heights, strict=True):
         darker = tuple(0.7 * np.array(to_rgb(line.get_color())))
@@ -218,12 +220,16 @@ def save_svg(figure: Figure, path: Path) -> None:
         figure.savefig(path, metadata={"Date": None})
 
 
-def set_value_ticks(axes: Any) -> None:
-    """Adds ticks between the powers of ten to a y axis that has few of them."""
-    low, high = axes.get_ylim()
-    if high > 1000 * low:
-        return
-    is_narrow = high < 10 * low
-    locator = MaxNLocator(5) if is_narrow else LogLocator(subs=(1, 2, 5))
-    axes.yaxis.set_major_locator(locator)
-    axes.yaxis.set_major_formatter("{x:g}")
+def set_value_ticks(axis: Any) -> None:
+    """Writes plain numbers beside a logarithmic axis, several whatever its range.
+
+    Args:
+      axis: `axes.xaxis` or `axes.yaxis`, after the lines have been drawn.
+    """
+    low, high = axis.get_view_interval()
+    if high < 10 * low:
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    elif high <= 1000 * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter(NullFormatter())

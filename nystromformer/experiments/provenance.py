@@ -54,7 +54,8 @@ def device() -> str:
     """Returns what computes, as in "CPU x86_64, 2 cores" or "8 × NVIDIA H200"."""
     kind = jax.devices()[0].device_kind
     if kind == "cpu":
-        return f"CPU {platform.machine()}, {num_cores()} cores"
+        count = num_cores()
+        return f"CPU {platform.machine()}, {count} core{'s' if count > 1 else ''}"
     return f"{jax.device_count()} × {kind}"
 
 

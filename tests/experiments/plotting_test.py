@@ -124,7 +124,7 @@ def test_set_value_ticks_labels_values_between_the_powers_of_ten(limits, ticks):
     axes = figure.axes[0]
     axes.set_yscale("log")
     axes.set_ylim(limits)
-    set_value_ticks(axes)
+    set_value_ticks(axes.yaxis)
     low, high = limits
     labels = [
         label.get_text()
@@ -139,5 +139,5 @@ def test_set_value_ticks_leaves_a_wide_axis_its_powers_of_ten():
     axes.set_yscale("log")
     axes.set_ylim(1, 1e6)
     locator = axes.yaxis.get_major_locator()
-    set_value_ticks(axes)
+    set_value_ticks(axes.yaxis)
     assert axes.yaxis.get_major_locator() is locator

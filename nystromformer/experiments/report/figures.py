@@ -10,9 +10,13 @@ from typing import Any, NamedTuple
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from nystromformer.experiments.plotting import add_legend, attention_style, new_figure
+from nystromformer.experiments.plotting import (
+    add_legend,
+    attention_style,
+    new_figure,
+    set_value_ticks,
+)
 from nystromformer.experiments.report.runs import Frame, heading, scale
 from nystromformer.run_files import is_higher_better, is_rate
 
@@ -37,7 +41,7 @@ class CostAxis(NamedTuple):
 COST_AXES = {
     "speed": CostAxis(
         key="examples_per_second",
-        title="training, examples/s (other work may have shared the machine)",
+        title="training, examples/s of a shared machine",
         unit=1,
         is_higher_better=True,
     ),
@@ -162,6 +166,7 @@ def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
         axes.set_title(", ".join(part for part in title_parts if part))
         axes.set_ylabel(heading("test", metric))
     add_legend(figure, num_columns=len(panels))
+    _move_names_apart(figure)
     return figure
 
 
@@ -244,21 +249,44 @@ def _draw_points(
             label=line.label,
             **style,
         )
-        for point in sorted_points.itertuples():
-            name = point.name.removeprefix(line.hidden)
-            axes.annotate(
-                textwrap.fill(name, LETTERS_BESIDE_A_POINT),
-                (point.cost, point.score),
-                xytext=(3, 3),
-                textcoords="offset points",
-                fontsize=6,
-            )
 
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(cost.title)
+    set_value_ticks(axes.xaxis)
+    _name_points(axes, points, lines)
+
+
+def _name_points(axes: Axes, points: Frame, lines: dict[str, Line]) -> None:
+    """Writes the names of points beside them, on the side that has more room."""
+    middle = points["cost"].min() ** 0.5 * points["cost"].max() ** 0.5
+    for point in points.itertuples():
+        name = point.name.removeprefix(lines[point.attention].hidden)
+        if not name:
+            continue
+        is_right_half = point.cost > middle
+        axes.annotate(
+            textwrap.fill(name, LETTERS_BESIDE_A_POINT),
+            (point.cost, point.score),
+            xytext=(-3 if is_right_half else 3, 3),
+            textcoords="offset points",
+            horizontalalignment="right" if is_right_half else "left",
+            fontsize=6,
+        )
+
+
+def _move_names_apart(figure: Figure) -> None:
+    """Raises names of points until none lies over another."""
+    figure.draw_without_rendering()  # places the panels
+    for axes in figure.axes:
+        boxes = []
+        lowest_first = sorted(axes.texts, key=lambda text: text.get_window_extent().y0)
+        for text in lowest_first:
+            box = text.get_window_extent()
+            while any(box.overlaps(other) for other in boxes):
+                x, y = text.get_position()
+                text.set_position((x, y + 1))
+                box = text.get_window_extent()
+            boxes.append(box)
 
 
 def _find_frontier(points: Frame, cost: CostAxis, metric: str) -> Frame:

@@ -12,6 +12,7 @@ attentions from which differences are shown.
 
 import fnmatch
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -70,19 +71,31 @@ NEW_PAGE = """# Report on {tasks}
 
 Each run's config, result, command and versions: runs.jsonl.
 """
+# What the notes below a table say, each where the table has what it is about.
 SCORES_NOTE = (
-    "Mean ± sample standard deviation over seeds; in brackets the number of seeds and "
-    "the steps of unfinished runs. Floor: what a fixed rule reaches on these examples."
+    "Mean ± sample standard deviation over seeds; in brackets the number of seeds{}."
 )
-DIFFERENCES_NOTE = (
-    "Mean difference over common seeds ± √(s² + e²), where s is half the paired t "
-    "interval of 95 % over the seeds, and e two binomial standard deviations of the "
-    "difference over the test examples, which all seeds share. Of one seed: ± e; a "
-    "difference beyond this test noise may still come from the seed. Where e is not "
-    "known, as for losses, F1 and masked tokens: ± s, and nothing is judged. Each row "
-    "is judged by itself: where nothing differs, of several seeds fewer than one "
-    "comparison in twenty exceeds chance all the same; of one seed more may."
-)
+STEPS_NOTE = " and the steps of unfinished runs"
+FLOOR_NOTE = "Floor: what a fixed rule reaches on these examples."
+# By words of the cells that they explain.
+DIFFERENCES_NOTES = {
+    "chance": (
+        "Mean difference over common seeds ± √(s² + e²): s is half the paired t "
+        "interval of 95 % over the seeds, and e two binomial standard deviations of "
+        "the difference over the test examples, which all seeds share. Where nothing "
+        "differs, fewer than one comparison in twenty exceeds chance all the same."
+    ),
+    "test noise": (
+        "Of one seed: ± two binomial standard deviations of the difference over the "
+        "test examples; a difference beyond this test noise may still come from the "
+        "seed."
+    ),
+    "of the seeds alone": (
+        "Of losses, F1 and masked tokens the test noise is not known: ± is half the "
+        "paired t interval of 95 % over the seeds, and nothing is judged."
+    ),
+    "(1)": "Without ±: one seed of a score whose test noise is not known.",
+}
 COSTS_NOTE = (
     "Training: without compilation and validation, on a machine that other work may "
     "have shared. Compiled: memory of the training step with its data."
@@ -92,6 +105,10 @@ FIGURE_NOTE = (
     "Bars: the standard deviation over seeds; of one seed the binomial one. Grey line: "
     "the best score at each cost."
 )
+SPEED_NOTE = (
+    "Other work may have slowed these runs down; scripts/benchmark.py measures alone."
+)
+LINE_LENGTH = 100
 
 
 def write_report(
@@ -209,11 +226,21 @@ def _make_block(
     frame = make_frame(selected)
 
     if kind == "scores":
-        return _add_notes(tables.score_table(frame), [SCORES_NOTE, describe(frame)])
+        table = tables.score_table(frame)
+        notes = [SCORES_NOTE.format("" if frame["finished"].all() else STEPS_NOTE)]
+        if table["attention"].str.startswith("floor: ").any():
+            notes.append(FLOOR_NOTE)
+        return _add_notes(table, [*notes, describe(frame)])
     if kind == "differences":
         references = [name for name in values["from"].split(",") if name]
         table = tables.paired_table(frame, references)
-        return _add_notes(table, [DIFFERENCES_NOTE])
+        cells = set(table.to_numpy().flat)
+        notes = [
+            note
+            for words, note in DIFFERENCES_NOTES.items()
+            if any(cell.endswith(words) for cell in cells)
+        ]
+        return _add_notes(table, notes)
     if kind == "costs":
         table = tables.cost_table(frame)
         notes = [COSTS_NOTE]
@@ -232,7 +259,15 @@ def _add_notes(table: Frame, notes: Sequence[str]) -> list[str]:
     if not len(table):
         return []
     lines = markdown.make_table(list(table), table.to_numpy())
-    return [*lines, "", markdown.escape(" ".join(notes))]
+    text = markdown.escape(" ".join(notes))
+    return [*lines, "", *_wrap(text)]
+
+
+def _wrap(text: str) -> list[str]:
+    """The lines of a paragraph. No path or name is divided."""
+    return textwrap.wrap(
+        text, LINE_LENGTH, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _show_figures(
@@ -244,9 +279,10 @@ def _show_figures(
         file = "_".join(filter(None, [prefix, name])) + ".svg"
         figures[file] = figure
         lines.append(f"![{name.replace('_', ' ')}]({file})")
-    if lines and kind != "curves":
-        lines.extend(["", FIGURE_NOTE])
-    return lines
+    if not lines or kind == "curves":
+        return lines
+    notes = [FIGURE_NOTE, SPEED_NOTE] if kind == "speed" else [FIGURE_NOTE]
+    return [*lines, "", *_wrap(" ".join(notes))]
 
 
 def describe(frame: Frame) -> str:
@@ -271,8 +307,8 @@ def describe(frame: Frame) -> str:
                 runs_of_value = finished[finished[name].map(_shorten) == value]
                 parts.append(f"{value} ({_count(runs_of_value)})")
             sentences.append(
-                f"They are of {len(values)} {name}s, for which reason alone numbers "
-                f"may differ: {'; '.join(parts)}."
+                f"They are of {len(values)} {name}s, which alone may change numbers: "
+                f"{'; '.join(parts)}."
             )
     return " ".join(sentences)
 

@@ -133,8 +133,14 @@ def _list_rows(record: Record) -> list[dict[str, Any]]:
 def _of_all_sessions(result: Mapping[str, Any], key: str) -> Any:
     """The value of a run; where its sessions have several, a text as "A, then B"."""
     sessions = result.get("sessions") or [result]
-    values = list(dict.fromkeys(session[key] for session in sessions))
-    return values[0] if len(values) == 1 else ", then ".join(map(str, values))
+    values = [session[key] for session in sessions]
+    if key == "device":
+        # Some records have "1 cores", which is the same device.
+        values = [re.sub(r"\b1 cores\b", "1 core", device) for device in values]
+    different_values = list(dict.fromkeys(values))
+    if len(different_values) == 1:
+        return different_values[0]
+    return ", then ".join(map(str, different_values))
 
 
 def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,13 +262,24 @@ def _name_rows(frame: Frame) -> Frame:
 def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
     """Which settings the name of each run has: bool [runs, settings].
 
-    A name has the settings that differ among the runs of its task and preset, without
-    the value that more than half of these have, or without None if some have it.
-    Options of the attention and how a batch is cut differ by nature from attention to
-    attention: they are compared within one, and those of the attention that are named
-    in one task are named in all. The preset is named if the runs of a task have
-    several, and the dropout of exact attention's weights wherever there is any, since
-    most attentions cannot have it.
+    A name has what tells a run from others of its task and preset. How many options an
+    attention has, and how its batch is cut, differs by nature from attention to
+    attention, so these are compared among runs of one attention alone:
+
+    | setting                      | stands in the names of                           |
+    | ---------------------------- | ------------------------------------------------ |
+    | preset                       | all runs, if those of a task have several        |
+    | task.max_length              | runs of the task and preset, if they differ      |
+    | attention.num_landmarks      | runs of the attention and preset in all tasks,   |
+    |                              | if they differ in one task                       |
+    | attention.dropout_rate       | these, and every run that drops attention weights|
+    | train.grad_accum_steps       | runs of the task, preset and attention, if they  |
+    |                              | differ                                           |
+    | train.num_steps and the rest | runs of the task and preset, if they differ, but |
+    |                              | for those that have the usual value              |
+
+    Three runs of 500 steps and one of 700 are so named "linear", "softmax", "nystrom"
+    and "nystrom, train.num_steps=700".
 
     Args:
       texts: the settings, a column each, as texts, so that lists can be compared.
@@ -270,32 +287,41 @@ def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
       attention: the attention of each run.
     """
     preset = texts["preset"]
-    texts = texts.drop(columns="preset")
-    of_attention = [key for key in texts if key.startswith("attention.")]
-    narrow = [key for key in texts if key in CUTS_OF_A_BATCH or key in of_attention]
-    is_named = _has_several_values(texts, [task, preset])
-    is_left_out = texts.groupby([task, preset]).transform(_is_left_out)
-    is_of_task = texts.columns.str.startswith("task.")
-    is_named &= ~is_left_out | is_of_task
-    is_named[narrow] = _has_several_values(texts[narrow], [task, preset, attention])
-    in_one_task = is_named[of_attention].groupby([attention, preset])
-    is_named[of_attention] = in_one_task.transform("any")
-    if "attention.dropout_rate" in texts:
-        rate = texts["attention.dropout_rate"]
-        is_named["attention.dropout_rate"] |= ~rate.isin([MISSING, "0.0", "0"])
-    has_several_presets = bool((preset.groupby(task).nunique() > 1).any())
-    return is_named.assign(preset=has_several_presets)
+    of_task = [task, preset]
+    of_task_and_attention = [task, preset, attention]
+    is_named = {}
+    for key in texts:
+        values = texts[key]
+        if key == "preset":
+            has_several_presets = (preset.groupby(task).nunique() > 1).any()
+            is_named[key] = pd.Series(has_several_presets, index=texts.index)
+        elif key.startswith("task."):
+            is_named[key] = _differs(values, of_task)
+        elif key in CUTS_OF_A_BATCH:
+            is_named[key] = _differs(values, of_task_and_attention)
+        elif key.startswith("attention."):
+            differs_in_task = _differs(values, of_task_and_attention)
+            is_named[key] = differs_in_task.groupby([attention, preset]).transform(
+                "any"
+            )
+            if key == "attention.dropout_rate":
+                is_named[key] |= ~values.isin([MISSING, "0.0", "0"])
+        else:
+            is_usual = values.groupby(of_task).transform(_is_usual)
+            is_named[key] = _differs(values, of_task) & ~is_usual
+    return pd.DataFrame(is_named)
 
 
-def _has_several_values(values: Frame, groups: Sequence[Any]) -> Frame:
-    """Whether each setting differs within the group of each run."""
+def _differs(values: Frame, groups: Sequence[Any]) -> Frame:
+    """Whether a setting has several values in the group of each run."""
     return values.groupby(groups).transform("nunique") > 1
 
 
-def _is_left_out(values: Frame) -> Frame:
-    """Whether the value of each run is the one that stands in no name: at most one is.
+def _is_usual(values: Frame) -> Frame:
+    """Whether each run has the value that needs no name: None, or that of most runs.
 
-    A name cannot say None, or that a config does not have the setting.
+    A name cannot say None, or that a config does not have the setting, so that these
+    are the usual value wherever a run has them.
     """
     is_none = values.isin(["None", MISSING])
     if is_none.any():

@@ -34,10 +34,9 @@ class Floor(NamedTuple):
 
 
 EXACT_BY_LENGTH = "exact by length, %"
-EXAMPLES_PER_SECOND = "training, examples/s"
 COSTS = {
     "parameters": Cost("num_params", 1, ",.0f"),
-    EXAMPLES_PER_SECOND: Cost("examples_per_second", 1, ",.1f"),
+    "training, examples/s of a shared machine": Cost("examples_per_second", 1, ",.1f"),
     "compiled, MiB": Cost("compiled_bytes", 2**20, ",.1f"),
     EXACT_BY_LENGTH: Cost("fraction_exact", 0.01, ".1f"),
 }

@@ -1,6 +1,5 @@
 """The benchmark's page: attentions down, lengths or tasks across."""
 
-import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,28 +31,36 @@ UNITS = ("ms", "MiB")
 MAX_LABELS = 6  # on the axis of lengths
 # The lines of the small figure, by the names of their rows.
 SUMMARY = {
-    WHOLE_SOFTMAX: "exact, all scores at once",
+    WHOLE_SOFTMAX: "exact, at once",
     "softmax": "exact, in blocks",
     "torch-softmax": "exact, PyTorch",
-    "nystrom-64": "Nyström, 64 landmarks",
+    "nystrom-64": "nystrom-64",
     "linear": "linear",
 }
+# Inches. The width of a page has 800 pixels or so, in which its texts can be read.
+SUMMARY_SIZE = (8.5, 3.4)
 FIT_FROM = 2048  # costs that do not depend on the length show below it
-NOTES = f"""\
+# The notes below the tables. Each page has those that it needs.
+TIME_NOTE = f"""\
 - Time: median (quartiles) of rounds in which all programs of a length or task take
-  turns, PyTorch's among them, each often enough for {MIN_SECONDS * 1e3:.0f} ms. On an
-  accelerator calls are waited for together. Compiling is not included.
+  turns, each often enough for {MIN_SECONDS * 1e3:.0f} ms. On an accelerator calls are
+  waited for together. Compiling is not included. × is how many times as fast as softmax
+  a program is."""
+MEMORY_NOTE = """\
 - Memory: what the compiled program allocates for arguments, results and temporaries.
-  PyTorch reports no such number.
-- × in tables of time: how many times as fast as softmax. × in tables of memory: the
-  memory of {WHOLE_SOFTMAX}, or of softmax if that was not measured, over the program's.
+  × is how many times less than {reference} it takes."""
+TORCH_NOTE = (
+    "- PyTorch's programs take turns with ours. It does not report their memory."
+)
+EXACT_NOTE = f"""\
 - {WHOLE_SOFTMAX}: exact attention that holds all scores at once, as in the paper's
   Table 1. softmax is exact, too, but does not hold them: it is cuDNN's kernel in half
   precision on an NVIDIA GPU, and else computes the scores in blocks (on an accelerator,
-  if there are more than 2²⁷). Its memory grows with the length, not with its square.
-- Exponent: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on.
-- In N: gradient accumulation over N parts of a batch, with N length buckets.
-"""
+  if there are more than 2²⁷). Its memory grows with the length, not with its square."""
+EXPONENT_NOTE = f"- Exponent: p of c · lengthᵖ, fitted from length {FIT_FROM:,} on."
+PARTS_NOTE = (
+    "- In N: gradient accumulation over N parts of a batch, with N length buckets."
+)
 
 
 class Page(NamedTuple):
@@ -66,6 +73,53 @@ class Page(NamedTuple):
 
     groups: Iterable[list[Program]]
     published: Sequence[Row] = ()
+
+
+class Names(NamedTuple):
+    """How the rows of a page are named: by their attention and what else differs.
+
+    | a page with              | a row is named     | and its column                |
+    | ------------------------ | ------------------ | ----------------------------- |
+    | one dtype, one size      | "linear"           | "4,096"                       |
+    | several dtypes           | "linear, bfloat16" | "4,096"                       |
+    | several sizes            | "linear"           | "4 × 4,096 (16 heads of 128)" |
+    | the train steps of tasks | "linear"           | "text 32 × 4,000"             |
+
+    Attributes:
+      has_dtypes: whether the rows have several dtypes.
+      has_sizes: whether attentions have several batch sizes or numbers of heads.
+    """
+
+    has_dtypes: bool
+    has_sizes: bool
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "Names":
+        """Finds what differs among the rows of a page."""
+        keys = [row["key"] for row in rows]
+        sizes = ("batch_size", "num_heads", "head_dim")
+        return cls(
+            has_dtypes=len({key.get("dtype") for key in keys}) > 1,
+            has_sizes=len({tuple(key.get(x) for x in sizes) for key in keys}) > 1,
+        )
+
+    def label(self, row: Row) -> str:
+        """Returns the name of the row."""
+        key = row["key"]
+        if self.has_dtypes:
+            return f"{key['attention']}, {key['dtype']}"
+        return key["attention"]
+
+    def column(self, row: Row) -> str:
+        """Returns the heading of the row's column."""
+        key = row["key"]
+        length = f"{key['length']:,}"
+        if "task" in key:
+            return f"{key['task']} {key['batch_size']} × {length}"
+        if self.has_sizes:
+            heads = f"{key['num_heads']} heads of {key['head_dim']}"
+            return f"{key['batch_size']} × {length} ({heads})"
+        return length
 
 
 def write_missing_pages(
@@ -137,7 +191,8 @@ def write_benchmark(
         # Before the figures: a folder that has this file may be written again.
         write_text(out / FILE, json.dumps({**made_by, "rows": rows}, indent=1))
         all_rows = [*rows, *page.published] if has_time else rows
-        lines = [*make_tables(all_rows, has_time), *list_paths(rows), NOTES]
+        lines = [*make_tables(all_rows, has_time), *list_paths(rows)]
+        lines.extend(list_notes(rows, has_time))
         lines.extend(list_sources(all_rows))
         if not _is_of_tasks(rows):
             lines = [*_save_figures(all_rows, out, has_time), *lines]
@@ -165,21 +220,40 @@ def list_paths(rows: Sequence[Row]) -> list[str]:
 
     An attention that has several paths is named with its columns.
     """
+    names = Names.of(rows)
     columns: dict[str, dict[str, list[str]]] = {}  # label -> path -> columns
     for row in rows:
         if row["path"]:
-            paths = columns.setdefault(_label(row, rows), {})
-            paths.setdefault(row["path"], []).append(_column(row, rows))
+            paths = columns.setdefault(names.label(row), {})
+            paths.setdefault(row["path"], []).append(names.column(row))
     lines = []
     for path in sorted({path for paths in columns.values() for path in paths}):
-        names = []
+        attentions = []
         for label, paths in columns.items():
             if path in paths and len(paths) == 1:
-                names.append(label)
+                attentions.append(label)
             elif path in paths:
-                names.append(f"{label} at {', '.join(dict.fromkeys(paths[path]))}")
-        lines.append(f"- Computed by {path}: {markdown.escape('; '.join(names))}")
+                places = ", ".join(dict.fromkeys(paths[path]))
+                attentions.append(f"{label} at {places}")
+        lines.append(f"- Computed by {path}: {markdown.escape('; '.join(attentions))}")
     return lines
+
+
+def list_notes(rows: Sequence[Row], has_time: bool) -> list[str]:
+    """Returns what a reader of the tables of these rows needs to know."""
+    names = {row["key"]["attention"] for row in rows}
+    has_torch = any(name.startswith(("torch-", "hf-")) for name in names)
+    has_parts = any(re.search(r" in \d+$", name) for name in names)
+    reference = WHOLE_SOFTMAX if WHOLE_SOFTMAX in names else "softmax"
+    notes = {
+        TIME_NOTE: has_time,
+        MEMORY_NOTE.format(reference=reference): True,
+        TORCH_NOTE: has_torch,
+        EXACT_NOTE: WHOLE_SOFTMAX in names,
+        EXPONENT_NOTE: not _is_of_tasks(rows),
+        PARTS_NOTE: has_parts,
+    }
+    return [note for note, is_needed in notes.items() if is_needed]
 
 
 def list_sources(rows: Sequence[Row]) -> list[str]:
@@ -197,15 +271,19 @@ def find_value(row: Row, unit: str) -> float | None:
 
 def make_tables(rows: Sequence[Row], has_time: bool = True) -> list[str]:
     """Returns the lines of a table for each pass and each unit."""
+    names = Names.of(rows)
     lines = []
-    for name in dict.fromkeys(row["key"]["what"] for row in rows):
-        rows_of_pass = [row for row in rows if row["key"]["what"] == name]
+    for what in dict.fromkeys(row["key"]["what"] for row in rows):
         for unit in _units(has_time):
-            lines.extend([f"## {name.capitalize()}: {unit}", ""])
             # Others publish times alone.
-            is_shown = [unit == "ms" or "source" not in x["key"] for x in rows_of_pass]
-            shown_rows = list(itertools.compress(rows_of_pass, is_shown))
-            lines.extend([*_value_table(shown_rows, unit, has_time), ""])
+            shown_rows = [
+                row
+                for row in rows
+                if row["key"]["what"] == what
+                and (unit == "ms" or "source" not in row["key"])
+            ]
+            lines.extend([f"## {what.capitalize()}: {unit}", ""])
+            lines.extend([*_value_table(shown_rows, names, unit, has_time), ""])
     return lines
 
 
@@ -214,26 +292,28 @@ def _units(has_time: bool) -> tuple[str, ...]:
     return UNITS if has_time else UNITS[1:]
 
 
-def _value_table(rows: Sequence[Row], unit: str, has_time: bool) -> list[str]:
+def _value_table(
+    rows: Sequence[Row], names: Names, unit: str, has_time: bool
+) -> list[str]:
     """The table of one unit: values, factors of the reference, and exponents."""
-    row_of_cell = {(_label(row, rows), _column(row, rows)): row for row in rows}
-    columns = list(dict.fromkeys(_column(row, rows) for row in rows))
+    row_of_cell = {(names.label(row), names.column(row)): row for row in rows}
+    columns = list(dict.fromkeys(names.column(row) for row in rows))
     header = ["attention", *columns]
     has_exponents = not _is_of_tasks(rows)
     if has_exponents:
         header.append("exponent")
-    curve_of_label = find_curves(rows, unit) if has_exponents else {}
-    names = {row["key"]["attention"] for row in rows}
-    is_of_all_scores = unit == "MiB" and WHOLE_SOFTMAX in names
+    curve_of_label = find_curves(rows, names, unit) if has_exponents else {}
+    attentions = {row["key"]["attention"] for row in rows}
+    is_of_all_scores = unit == "MiB" and WHOLE_SOFTMAX in attentions
     reference = WHOLE_SOFTMAX if is_of_all_scores else "softmax"
     reference_of_column = {
-        (row["key"].get("dtype"), _column(row, rows)): row
+        (row["key"].get("dtype"), names.column(row)): row
         for row in rows
         if row["key"]["attention"].split(",")[0] == reference
     }
 
     table_rows = []
-    for label in dict.fromkeys(_label(row, rows) for row in rows):
+    for label in dict.fromkeys(names.label(row) for row in rows):
         cells = []
         for column in columns:
             row = row_of_cell.get((label, column))
@@ -251,34 +331,6 @@ def _is_of_tasks(rows: Sequence[Row]) -> bool:
     return "task" in rows[0]["key"]
 
 
-def _label(row: Row, rows: Sequence[Row]) -> str:
-    """The name of a row in a page with these rows: with the dtype if they differ."""
-    attention = row["key"]["attention"]
-    dtypes = {row["key"].get("dtype") for row in rows}
-    return f"{attention}, {row['key']['dtype']}" if len(dtypes) > 1 else attention
-
-
-def _column(row: Row, rows: Sequence[Row]) -> str:
-    """The heading of a row's column, as in "2,048" or "text 32 × 4,000".
-
-    If the rows differ in their sizes, as in "4 × 4,096 (16 heads of 128)".
-    """
-    key = row["key"]
-    length = f"{key['length']:,}"
-    if "task" in key:
-        return f"{key['task']} {key['batch_size']} × {length}"
-    if _has_several_sizes(rows):
-        heads = f"{key['num_heads']} heads of {key['head_dim']}"
-        return f"{key['batch_size']} × {length} ({heads})"
-    return length
-
-
-def _has_several_sizes(rows: Sequence[Row]) -> bool:
-    """Whether attentions were measured with other numbers of heads, too."""
-    names = ("batch_size", "num_heads", "head_dim")
-    return len({tuple(row["key"].get(name) for name in names) for row in rows}) > 1
-
-
 def _format_cell(
     row: Row | None, reference: Row | None, *, unit: str, has_time: bool
 ) -> str:
@@ -290,16 +342,24 @@ def _format_cell(
         has_failed = has_time and not row["seconds"]
         return "out of memory" if has_failed else DASH
 
-    text = f"{number:.4g}"
+    text = _format_number(number, num_digits=4)
     if unit == "ms" and len(row["seconds"]) > 1:
-        lower, upper = 1e3 * np.quantile(row["seconds"], (0.25, 0.75))
-        text = f"{number:.3g} ({lower:.3g}–{upper:.3g})"
+        quartiles = 1e3 * np.quantile(row["seconds"], (0.25, 0.75))
+        lower, upper = (_format_number(x, num_digits=3) for x in quartiles)
+        text = f"{_format_number(number, num_digits=3)} ({lower}–{upper})"
     reference_number = find_value(reference, unit) if reference else None
     if reference is row or not reference_number:
         return text
     factor = reference_number / number
     num_digits = 0 if factor >= 10 else 1
     return f"{text} · {factor:,.{num_digits}f}×"
+
+
+def _format_number(number: float, num_digits: int) -> str:
+    """Some digits of a number, and all of those before its point, as in "2,820"."""
+    if number >= 10**num_digits:
+        return f"{number:,.0f}"
+    return f"{number:.{num_digits}g}"
 
 
 def fit_exponent(curve: Mapping[int, float]) -> str:
@@ -316,25 +376,29 @@ def fit_exponent(curve: Mapping[int, float]) -> str:
     return f"{slope:z.2f}"
 
 
-def find_curves(rows: Sequence[Row], unit: str) -> dict[str, dict[int, float]]:
+def find_curves(
+    rows: Iterable[Row], names: Names, unit: str
+) -> dict[str, dict[int, float]]:
     """Returns the known values: label -> length -> value."""
     values: dict[str, dict[int, float]] = {}
     for row in rows:
         number = find_value(row, unit)
         if number:
-            key = row["key"]
-            values.setdefault(_label(row, rows), {})[key["length"]] = number
+            values.setdefault(names.label(row), {})[row["key"]["length"]] = number
     return values
 
 
 def draw_summary(rows: Sequence[Row]) -> Figure | None:
     """Draws time and memory with the gradient, of the lines of SUMMARY alone.
 
+    In the memory of exact attention that holds its scores at once the square of the
+    length is seen. PyTorch does not say what it holds, and has no line there.
+
     Returns:
       The figure; None if one of ours was not measured.
     """
-    names = {row["key"]["attention"] for row in rows}
-    if not set(SUMMARY) - {"torch-softmax"} <= names:
+    attentions = {row["key"]["attention"] for row in rows}
+    if not set(SUMMARY) - {"torch-softmax"} <= attentions:
         return None
     shown_rows = [
         {**row, "key": {**row["key"], "attention": SUMMARY[row["key"]["attention"]]}}
@@ -343,8 +407,9 @@ def draw_summary(rows: Sequence[Row]) -> Figure | None:
     ]
     styles = {SUMMARY[name]: style for name, style in attention_styles(SUMMARY).items()}
     figure = new_figure(columns=2)
+    figure.set_size_inches(SUMMARY_SIZE)
     for axes, unit in zip(figure.axes, UNITS, strict=True):
-        _draw_panel(axes, shown_rows, PASSES[-1], unit, styles)
+        _draw_panel(axes, shown_rows, Names.of(shown_rows), PASSES[-1], unit, styles)
         what = "time" if unit == "ms" else "memory"
         axes.set(title=f"{what} with the gradient")
     return figure
@@ -354,23 +419,25 @@ def draw_curves(rows: Sequence[Row], has_time: bool = True) -> Figure:
     """Draws costs against the length: a row of panels for each pass."""
     units = _units(has_time)
     figure = new_figure(len(PASSES), len(units))
-    panels = [(name, unit) for name in PASSES for unit in units]
-    styles = attention_styles(dict.fromkeys(_label(row, rows) for row in rows))
-    for axes, (name, unit) in zip(figure.axes, panels, strict=True):
-        _draw_panel(axes, rows, name, unit, styles)
+    panels = [(what, unit) for what in PASSES for unit in units]
+    names = Names.of(rows)
+    styles = attention_styles(dict.fromkeys(names.label(row) for row in rows))
+    for axes, (what, unit) in zip(figure.axes, panels, strict=True):
+        _draw_panel(axes, rows, names, what, unit, styles)
     return figure
 
 
 def _draw_panel(
     axes: Any,
     rows: Sequence[Row],
+    names: Names,
     what: str,
     unit: str,
     styles: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Draws one cost of one pass against the length, a line for each label."""
     rows_of_pass = [row for row in rows if row["key"]["what"] == what]
-    for label, curve in find_curves(rows_of_pass, unit).items():
+    for label, curve in find_curves(rows_of_pass, names, unit).items():
         axes.plot(
             list(curve), list(curve.values()), marker=".", label=label, **styles[label]
         )
@@ -390,20 +457,20 @@ def draw_landmarks(rows: Sequence[Row], has_time: bool = True) -> Figure | None:
     """
     nystrom_rows = [row for row in rows if "num_landmarks" in row["key"]["options"]]
     counts = sorted({row["key"]["options"]["num_landmarks"] for row in nystrom_rows})
-    if len(counts) < 2 or _has_several_sizes(rows):
+    if len(counts) < 2 or Names.of(rows).has_sizes:
         return None
 
     lines = list(dict.fromkeys(_name_line(row) for row in nystrom_rows))
     styles = attention_styles(lines)
     units = _units(has_time)
     figure = new_figure(len(PASSES), len(units))
-    panels = [(name, unit) for name in PASSES for unit in units]
-    for axes, (name, unit) in zip(figure.axes, panels, strict=True):
+    panels = [(what, unit) for what in PASSES for unit in units]
+    for axes, (what, unit) in zip(figure.axes, panels, strict=True):
         for line in lines:
             curve = {}
             for row in nystrom_rows:
                 number = find_value(row, unit)
-                if number and row["key"]["what"] == name and _name_line(row) == line:
+                if number and row["key"]["what"] == what and _name_line(row) == line:
                     curve[row["key"]["options"]["num_landmarks"]] = number
             points = sorted(curve.items())
             axes.plot(
@@ -413,7 +480,7 @@ def draw_landmarks(rows: Sequence[Row], has_time: bool = True) -> Figure | None:
                 label=line,
                 **styles[line],
             )
-        _finish_panel(axes, counts, title=name, xlabel="landmarks", ylabel=unit)
+        _finish_panel(axes, counts, title=what, xlabel="landmarks", ylabel=unit)
     return figure
 
 
@@ -438,5 +505,5 @@ def _finish_panel(axes: Any, numbers: Sequence[int], **texts: str) -> None:
     rotation = 30 if max(map(len, labels)) > len("65,536") else 0
     axes.set_xticks(numbers, labels, fontsize="small", rotation=rotation)
     axes.minorticks_off()
-    set_value_ticks(axes)
+    set_value_ticks(axes.yaxis)
     name_lines(axes)

@@ -281,9 +281,11 @@ def test_make_frame_has_the_devices_and_commits_of_all_sessions(runs):
     sessions = [{"device": "H200", "commit": "a0"}, last, last]
     runs.add("nystrom,quick", 0.5, result={**last, "sessions": sessions})
     runs.add("softmax,quick", 0.5, result={**last, "sessions": [last]})
+    one_core = [{**last, "device": f"CPU, {x}"} for x in ("1 core", "1 cores")]
+    runs.add("linear,quick", 0.5, result={**last, "sessions": one_core})
     frame = runs.read()
-    assert list(frame["device"]) == ["H200, then CPU", "CPU"]
-    assert list(frame["commit"]) == ["a0, then b1", "b1"]
+    assert list(frame["device"]) == ["H200, then CPU", "CPU", "CPU, 1 core"]
+    assert list(frame["commit"]) == ["a0, then b1", "b1", "b1"]
 
 
 def test_make_frame_tells_equal_runs_of_two_folders_apart(runs, tmp_path):

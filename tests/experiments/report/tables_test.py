@@ -133,7 +133,8 @@ def test_cost_table_averages_seeds_of_one_device(three):
         "task": ["listops", "listops"],
         "attention": ["nystrom", "nystrom"],
         "parameters": ["81,942", "81,942"],
-        "training, examples/s": ["501.0 ± 1.7", "90,000.0"],  # 500, 500 and 503
+        # The mean of 500, 500 and 503.
+        "training, examples/s of a shared machine": ["501.0 ± 1.7", "90,000.0"],
         "compiled, MiB": ["3.0", "2,048.0"],
         "exact by length, %": ["16.7 ± 28.9", "0.0"],
         "device": ["CPU, 2 cores", "1 × H200"],

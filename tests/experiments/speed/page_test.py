@@ -14,6 +14,7 @@ from nystromformer.experiments.speed.page import (
     draw_landmarks,
     draw_summary,
     fit_exponent,
+    list_notes,
     list_paths,
     make_tables,
     write_benchmark,
@@ -52,6 +53,30 @@ def test_make_tables_has_factors_of_softmax_exponents_and_gaps():
     assert "| full | — | out of memory | — |" in text
     # This is a line of the table of memory.
     assert "| linear | 3 · 20× | 3 | 0.00 |" in text
+
+
+def test_make_tables_writes_large_numbers_out():
+    text = "\n".join(make_tables([row(scale=1000), row("softmax", scale=7)]))
+    assert "| linear | 3,000 (2,000–4,000) · 0.0× | — |" in text
+    assert "| linear | 3000 · 0.0× | — |" in text
+
+
+def test_list_notes_explains_only_what_is_on_the_page():
+    """A note about a row that is not there sends its reader to look for it."""
+    ours = "\n".join(list_notes([row()], has_time=True))
+    assert "as fast as softmax" in ours
+    assert "Exponent: " in ours
+    for words in ("PyTorch", "softmax_all_scores", "In N: ", "Published"):
+        assert words not in ours
+    rows = [row("torch-softmax"), row("softmax_all_scores")]
+    notes = "\n".join(list_notes(rows, has_time=False))
+    assert "PyTorch" in notes
+    assert "less than softmax_all_scores" in notes
+    assert "Time: " not in notes
+    steps = [row("nystrom-64 in 4", task="text"), row("nystrom-64", task="text")]
+    notes = "\n".join(list_notes(steps, has_time=True))
+    assert "In N: " in notes
+    assert "Exponent" not in notes
 
 
 def test_make_tables_names_the_dtypes_and_sizes_that_differ_and_compares_equal_ones():
@@ -192,8 +217,8 @@ def test_draw_summary_has_five_lines_of_time_and_of_memory():
     torch_rows = [row("torch-softmax", n, "forward+backward") for n in (64, 128)]
     rows += [{**x, "peak_bytes": None} for x in torch_rows]
     time, memory = draw_summary(rows).axes
-    exact = ["exact, all scores at once", "exact, in blocks"]
-    others = ["Nyström, 64 landmarks", "linear"]
+    exact = ["exact, at once", "exact, in blocks"]
+    others = ["nystrom-64", "linear"]
     assert [text.get_text() for text in memory.texts] == exact + others
     assert {text.get_text() for text in time.texts} == {
         *exact,
