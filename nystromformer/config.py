@@ -132,7 +132,9 @@ class ModelConfig(EncoderConfig):
     vocab_size: int = 1
     max_length: int = 1
     dtype: str = "float32"
-    pooling: str = "mean"  # a name in classifiers.POOLINGS, or "bert_pooler"
+    # A name in classifiers.POOLINGS; or "bert_pooler" or "gelu_pooler", which read the
+    # token [CLS] by a linear layer and tanh or GELU.
+    pooling: str = "mean"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

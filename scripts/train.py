@@ -53,17 +53,21 @@ def main() -> None:
     """Prints the config, trains and prints the result."""
     signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
     config = config_from_flags(flags.FLAGS, load=cli.loaded_modules())
+    workdir = epath.Path(_WORKDIR.value).expanduser() if _WORKDIR.value else None
+    if config.train.init_from:
+        from nystromformer.experiments.transfer import follow_source
+
+        config = follow_source(config, workdir)
     if _PRINT_CONFIG.value:
         print(format_config(config))
         return
-    if not _WORKDIR.value:
+    if workdir is None:
         raise ConfigError("give --workdir=DIR, the folder of the run")
 
     if _DISTRIBUTED.value:
         join_processes()
     cli.use_compilation_cache()
     experiment = build_experiment(config)
-    workdir = epath.Path(_WORKDIR.value).expanduser()
     result = run.run_training(experiment, workdir, _SHARDS.value)
     print(run.summarize(result))
 

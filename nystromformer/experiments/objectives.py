@@ -9,6 +9,7 @@ from flax import nnx
 from lra_tasks.task import Task
 from nystromformer import classifiers, token_models
 from nystromformer.config import ModelConfig
+from nystromformer.encoder import Encoder
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.floors import (
     Floors,
@@ -24,7 +25,16 @@ from nystromformer.training.masked import (
     MaskedOrder,
     MaskedTokens,
 )
-from nystromformer.training.objective import Classification, Objective, Positions
+from nystromformer.training.objective import (
+    Classification,
+    Objective,
+    Positions,
+    Sums,
+)
+
+
+# The poolings of [CLS] by a linear layer: the activation behind it.
+CLS_POOLERS = {"bert_pooler": "tanh", "gelu_pooler": "gelu"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,18 +60,21 @@ def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Modu
       ValueError: if the pooling needs a [CLS] that the task's inputs do not have.
     """
     _check_one_label(task)
-    if config.pooling == "bert_pooler" and task.vocabulary is None:
+    if config.pooling in CLS_POOLERS and task.vocabulary is None:
         raise ValueError(
-            f"pooling='bert_pooler' reads [CLS], which {task.name} does not have: take "
-            "pooling='mean'"
+            f"pooling={config.pooling!r} reads [CLS], which {task.name} does not have: "
+            "take pooling='mean'"
         )
     if task.num_inputs == 2:
         return classifiers.PairClassifier(
             config, num_classes=task.num_classes, pooling=config.pooling, rngs=rngs
         )
-    if config.pooling == "bert_pooler":
+    if config.pooling in CLS_POOLERS:
         return classifiers.FirstTokenClassifier(
-            config, num_classes=task.num_classes, activation="tanh", rngs=rngs
+            config,
+            num_classes=task.num_classes,
+            activation=CLS_POOLERS[config.pooling],
+            rngs=rngs,
         )
     return classifiers.SequenceClassifier(
         config, num_classes=task.num_classes, pooling=config.pooling, rngs=rngs
@@ -87,12 +100,13 @@ def make_denoising_classifier(
 
     Raises:
       ConfigError: if the task labels tokens.
-      ValueError: if the pooling is "bert_pooler".
+      ValueError: if the pooling is one of CLS_POOLERS.
     """
     _check_one_label(task)
-    if config.pooling == "bert_pooler":
+    if config.pooling in CLS_POOLERS:
         raise ValueError(
-            "pooling='bert_pooler' has no model of masked tokens: take another pooling"
+            f"pooling={config.pooling!r} has no model of masked tokens: take another "
+            "pooling"
         )
     is_pair = task.num_inputs == 2
     cls = (
@@ -122,6 +136,28 @@ def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.M
     return token_models.MaskedOrderModel(config, rngs=rngs)
 
 
+def make_encoder_model(
+    config: ModelConfig, task: Task, rngs: nnx.Rngs
+) -> nnx.Module:
+    """Makes an encoder without a head."""
+    return token_models.EncoderModel(Encoder(config, rngs=rngs))
+
+
+class NoObjective:
+    """The objective of an encoder that was imported without a head: it has none."""
+
+    metrics = ("loss",)
+    select = "loss"
+    higher_is_better = False
+
+    def __call__(self, model: Any, batch: Any, key: Any) -> Sums:
+        """Raises ConfigError: nothing can be measured or learnt."""
+        raise ConfigError(
+            "this run is an encoder without a head, which predicts nothing: start a "
+            "run from it by --config.train.init_from"
+        )
+
+
 def _check_one_label(task: Task) -> None:
     """Raises ConfigError for a task that labels tokens, not sequences."""
     if task.num_labels:
@@ -135,6 +171,10 @@ def _with_mask_token(config: ModelConfig, task: Task) -> ModelConfig:
     """The config with a vocabulary that has the mask token."""
     vocab_size = max(task.vocab_size, task.mask_token + 1)
     return dataclasses.replace(config, vocab_size=vocab_size)
+
+
+def _make_no_objective(task: Task) -> NoObjective:
+    return NoObjective()
 
 
 def _make_classification(task: Task, **options: Any) -> Classification:
@@ -200,6 +240,11 @@ OBJECTIVES = {
         make_objective=_make_mlm_sop,
         make_model=make_mlm_sop_model,
         floors=mlm_sop_floors,
+    ),
+    # Of imported weights: see scripts/import_weights.py.
+    "encoder": ObjectiveSpec(
+        make_objective=_make_no_objective,
+        make_model=make_encoder_model,
     ),
 }
 

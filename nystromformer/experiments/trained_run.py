@@ -23,7 +23,7 @@ from nystromformer.experiments.model_inputs import prepare_inputs
 from nystromformer.experiments.recorded_layers import AttentionInputs, record_qkv
 from nystromformer.factors import nystrom_rows, softmax_matrix
 from nystromformer.run_files import BEST_FOLDER, CONFIG_FILE
-from nystromformer.token_models import MaskedLanguageModel
+from nystromformer.token_models import EncoderModel, MaskedLanguageModel
 from nystromformer.training.checkpoint import load_weights
 from nystromformer.training.data import HostSplit
 from nystromformer.training.loop import evaluate
@@ -128,7 +128,7 @@ class TrainedRun:
           DataError: for a text that is not one of the task's.
           ValueError: for inputs of a different form, and for a run without classes.
         """
-        if isinstance(self.model, MaskedLanguageModel):
+        if isinstance(self.model, MaskedLanguageModel | EncoderModel):
             raise ValueError(f"{self.config.objective.name} predicts no classes")
         tokens, mask = prepare_inputs(
             self.task, inputs, lengths, num_sequences=self.task.num_inputs
