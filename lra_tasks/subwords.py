@@ -1,8 +1,8 @@
 """Sub-words: texts as rows `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` of token ids.
 
 A vocabulary is "byte", whose tokens are the bytes behind five special ones, or a
-`tokenizer.json` of the `tokenizers` library with the same five, as `train` writes. Other
-files call them <pad>, <unk>, <cls> or <s>, <sep> or </s>, and <mask>.
+`tokenizer.json` of the `tokenizers` library with the same five, as `train` writes. They
+may be called <pad>, <unk>, <cls> or <s>, <sep> or </s>, and <mask>.
 """
 
 import functools

@@ -3,9 +3,9 @@
     python scripts/import_weights.py --from=FOLDER --workdir=DIR [--head=classification]
 
 FOLDER is a model as downloaded from the Hugging Face hub, DIR a run from which others
-start by `train.init_from`. --head says what the model is: `masked_lm`, a masked language
-model; `classification`, a classifier of sequences; or `none`, an encoder alone, which a
-folder with any head has.
+start by `train.init_from`. --head says what the model is: `masked_lm`, a masked
+language model; `classification`, a classifier of sequences; or `none`, the encoder
+alone, which is in a folder with any head.
 
 A classifier predicts and is evaluated on labelled texts; the others have a corpus of
 plain text as their task. --source_dir is the folder of these texts.
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import flags
 from etils import epath
 
@@ -31,9 +32,9 @@ from nystromformer.experiments.objectives import CLS_POOLERS
 from nystromformer.experiments.run import check_new, write_json
 from nystromformer.huggingface import load_pretrained
 from nystromformer.huggingface.files import read_class_names, read_config, read_layout
-from nystromformer.run_files import BEST_FOLDER, CONFIG_FILE
+from nystromformer.run_files import BEST_FOLDER, CONFIG_FILE, WEIGHTS_SHA256
 from nystromformer.token_models import EncoderModel
-from nystromformer.training.checkpoint import save_weights
+from nystromformer.training.checkpoint import save_weights, weights_sha256
 from nystromformer.training.step import split_weights
 
 # By the value of --head: the one of `load_pretrained`, the task and the objective.
@@ -87,7 +88,9 @@ def main() -> None:
     _, weights = split_weights(model)
     save_weights(workdir / BEST_FOLDER, weights)
     (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
-    write_json(workdir / CONFIG_FILE, experiment.config.to_mapping())
+    sha256 = weights_sha256(jax.device_get(weights))
+    config = {**experiment.config.to_mapping(), WEIGHTS_SHA256: sha256}
+    write_json(workdir / CONFIG_FILE, config)
 
 
 def make_settings(encoder: EncoderConfig, activation: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from nystromformer.experiments import cli, run
 from nystromformer.experiments.config_file import config_from_flags, format_config
 from nystromformer.experiments.experiment import build_experiment
 from nystromformer.experiments.objectives import OBJECTIVES
+from nystromformer.experiments.transfer import follow_source
 
 config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run")
@@ -54,10 +55,7 @@ def main() -> None:
     signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
     config = config_from_flags(flags.FLAGS, load=cli.loaded_modules())
     workdir = epath.Path(_WORKDIR.value).expanduser() if _WORKDIR.value else None
-    if config.train.init_from:
-        from nystromformer.experiments.transfer import follow_source
-
-        config = follow_source(config, workdir)
+    config = follow_source(config, workdir)
     if _PRINT_CONFIG.value:
         print(format_config(config))
         return

@@ -105,6 +105,7 @@ def nystrom_experiment(bert, **changes):
     settings = {
         "task__tokenizer": str(tokenizer),
         "task__max_length": 2 * bert_folder.L,
+        "train__position_repeats": 2,
         "model__num_layers": 2,
         "model__num_heads": bert_folder.N,
         "model__model_dim": bert_folder.D,

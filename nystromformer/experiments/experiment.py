@@ -50,7 +50,7 @@ class Experiment:
 
         try:
             self.make_model: Any = functools.partial(
-                self.spec.make_model, _encoder_config(config, self.task), self.task
+                self.spec.make_model, make_encoder_config(config, self.task), self.task
             )
             model = nnx.eval_shape(lambda: self.make_model(nnx.Rngs(0)))
         except ConfigError:
@@ -189,8 +189,8 @@ def _make_objective(group: OpenGroup, task: Task) -> tuple[ObjectiveSpec, Object
     return spec, objective
 
 
-def _encoder_config(config: Config, task: Task) -> ModelConfig:
-    """The config of the encoder, with what follows from the task and the attention."""
+def make_encoder_config(config: Config, task: Task) -> ModelConfig:
+    """Returns the config of the encoder, with what follows from task and attention."""
     if config.model.ignore_id is not None:
         check_range("ignore_id", config.model.ignore_id, 0, task.vocab_size - 1)
     return dataclasses.replace(

@@ -32,7 +32,6 @@ from nystromformer.training.objective import (
     Sums,
 )
 
-
 # The poolings of [CLS] by a linear layer: the activation behind it.
 CLS_POOLERS = {"bert_pooler": "tanh", "gelu_pooler": "gelu"}
 
@@ -136,9 +135,7 @@ def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.M
     return token_models.MaskedOrderModel(config, rngs=rngs)
 
 
-def make_encoder_model(
-    config: ModelConfig, task: Task, rngs: nnx.Rngs
-) -> nnx.Module:
+def make_encoder_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
     """Makes an encoder without a head."""
     return token_models.EncoderModel(Encoder(config, rngs=rngs))
 

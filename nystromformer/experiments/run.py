@@ -303,10 +303,6 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
 
     check_path(workdir)
     saved_config = read_config(workdir)
-    if config.train.init_from:
-        from nystromformer.experiments.transfer import follow_source
-
-        config = follow_source(config, workdir)
     saved_settings = compared_settings(saved_config.to_mapping())
     settings = compared_settings(config.to_mapping())
     if config.train.num_steps == 0:

@@ -27,23 +27,25 @@ OWN_MODEL_KEYS = {"dtype", "remat", "dropout_rate", "ignore_id", "pooling"}
 
 
 def follow_source(config: Config, workdir: epath.Path | None = None) -> Config:
-    """Returns a config with what its weights demand, as `train.init_from` has it.
+    """Returns a config with what the weights of `train.init_from` demand.
 
-    That is the encoder's sizes, which pooler reads [CLS], the kernel size of the same
-    attention's convolution and, in a task of texts, the tokenizer and no more tokens
-    than the source has positions. What the command line sets stays: if it contradicts
-    the source, `carry_over` says so.
+    They demand the encoder's sizes, which pooler reads [CLS], the kernel size of the
+    same attention's convolution and, in a task of texts, the tokenizer and no more
+    tokens than the source has positions. What the command line sets stays: if it
+    contradicts the source, `carry_over` says so. Without `init_from` nothing changes.
 
     A run that has begun needs its source no more: it takes all this from its own
     config.
 
     Args:
-      config: the config of a run that names `train.init_from`.
-      workdir: the folder of the run, which need not exist.
+      config: the config of a run.
+      workdir: the folder of the run, which need not exist; None if it has none.
 
     Raises:
       ConfigError: if the source is no run.
     """
+    if not config.train.init_from:
+        return config
     has_begun = workdir is not None and (workdir / CONFIG_FILE).exists()
     folder = epath.Path(workdir if has_begun else config.train.init_from).expanduser()
     source = read_config(folder)
