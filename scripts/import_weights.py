@@ -22,7 +22,6 @@ from etils import epath
 from configs.defaults import make_config
 from lra_tasks.paths import local_path
 from lra_tasks.subwords import TOKENIZER_FILE
-from nystromformer.classifiers import FirstTokenClassifier
 from nystromformer.config import Config, ModelConfig, key_types
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError, PretrainedError
@@ -59,15 +58,14 @@ def main() -> None:
     try:
         encoder = read_config(published)
         model = load_pretrained(published, head=head)
-        activation = read_layout(published).activation
-        settings = make_settings(encoder, activation)
-        if isinstance(model, FirstTokenClassifier):
+        settings = make_settings(encoder, read_layout(published).activation)
+        if head is None:
+            model = EncoderModel(model)
+        elif head == "classification":
             num_classes = model.out.out_features
             settings["task.labels"] = make_labels(published, num_classes)
     except PretrainedError as error:
         raise ConfigError(str(error)) from error
-    if head is None:
-        model = EncoderModel(model)
 
     tokenizer = published / TOKENIZER_FILE
     if not tokenizer.is_file():

@@ -11,6 +11,7 @@ class (label), the name of the class and its probability. Stderr says how many t
 were empty or cut.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -18,6 +19,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -107,7 +109,8 @@ def read_csv(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
         for row in reader:
             yield [row[column] or "" for column in columns]
     except csv.Error as error:
-        raise DataError(f"{_INPUT.value}, line {reader.line_num}: {error}") from None
+        number = reader.reader.line_num
+        raise DataError(f"{_INPUT.value}, line {number}: {error}") from None
 
 
 def read_jsonl(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
@@ -115,11 +118,10 @@ def read_jsonl(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
     for number, line in enumerate(io.StringIO(content), start=1):
         if not line.strip():
             continue
-        try:
+        texts: list[Any] = []
+        with contextlib.suppress(ValueError, TypeError, KeyError):
             texts = [json.loads(line)[column] for column in columns]
-        except (ValueError, TypeError, KeyError):
-            texts = [None]
-        if not all(isinstance(text, str) for text in texts):
+        if not texts or not all(isinstance(text, str) for text in texts):
             raise DataError(
                 f"{_INPUT.value}, line {number} is no JSON object with a text for "
                 f"{' and '.join(columns)}: --columns names the keys of the texts"
@@ -138,7 +140,9 @@ def predict(run: TrainedRun, examples: Sequence[tuple[str, ...]]) -> Prediction 
     """
     if not examples:
         return None
-    inputs = [texts if len(texts) > 1 else texts[0] for texts in examples]
+    inputs: list[Any] = list(examples)
+    if len(examples[0]) == 1:
+        inputs = [text for (text,) in examples]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:

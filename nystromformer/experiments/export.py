@@ -24,14 +24,14 @@ from nystromformer.training.checkpoint import weights_sha256, write_weights_file
 CARD_FILE = "README.md"
 OWN_FORMAT = "nystromformer"
 FORMATS = (OWN_FORMAT, "transformers")
-# How the model of the card is used; LABELS is for a run that predicts classes.
+# How the model of a card is used.
 OWN_USE = """from nystromformer import load_run
 
 run = load_run("FOLDER")  # this folder"""
 LABELS = "print(run.predict(texts).labels)"
-TRANSFORMERS_USE = """from transformers import AutoModel
+TRANSFORMERS_USE = """from transformers import {name}
 
-model = AutoModel.from_pretrained("FOLDER")  # or the class that config.json names"""
+model = {name}.from_pretrained("FOLDER")  # this folder"""
 # The order of what a result says about its origin.
 ORIGIN = ("command", "commit", "device", "versions")
 
@@ -52,17 +52,22 @@ def export_run(run: TrainedRun, folder: epath.Path, out: Path, layout: str) -> N
         raise ConfigError(f"--out={out} holds files: name a new or empty folder")
     tokenizer_file = folder / TOKENIZER_FILE
     if layout == OWN_FORMAT:
-        _write_own(run, out)
+        use = _write_own(run, out)
         if tokenizer_file.exists():
             (out / TOKENIZER_FILE).write_bytes(tokenizer_file.read_bytes())
     else:
-        _write_transformers(run, out)
+        use = _write_transformers(run, out)
         if tokenizer_file.exists():
             _write_tokenizer(tokenizer_file, out, run.task.max_length)
-    (out / CARD_FILE).write_text(make_card(run, layout))
+    (out / CARD_FILE).write_text(make_card(run, use))
 
 
-def _write_own(run: TrainedRun, out: Path) -> None:
+def _is_classifier(run: TrainedRun) -> bool:
+    return run.config.objective.name == "classification"
+
+
+def _write_own(run: TrainedRun, out: Path) -> str:
+    """Writes the files of a run, and returns code that uses them."""
     out.mkdir(parents=True, exist_ok=True)
     write_weights_file(out / WEIGHTS_FILE, run.weights)
     config = run.config.to_mapping()
@@ -70,16 +75,17 @@ def _write_own(run: TrainedRun, out: Path) -> None:
     write_json(out / CONFIG_FILE, config)
     if run.result is not None:
         write_json(out / RESULT_FILE, run.result)
+    return f"{OWN_USE}\n{LABELS}" if _is_classifier(run) else OWN_USE
 
 
-def _write_transformers(run: TrainedRun, out: Path) -> None:
-    is_classifier = run.config.objective.name == "classification"
+def _write_transformers(run: TrainedRun, out: Path) -> str:
+    """Writes the files of transformers, and returns code that uses them."""
     try:
-        save_pretrained(
+        name = save_pretrained(
             out,
             run.model,
             make_encoder_config(run.config, run.task),
-            class_names=run.task.class_names if is_classifier else (),
+            class_names=run.task.class_names if _is_classifier(run) else (),
             pad_token_id=run.task.special_tokens[0] if run.task.special_tokens else 0,
         )
     except PretrainedError as error:
@@ -87,6 +93,7 @@ def _write_transformers(run: TrainedRun, out: Path) -> None:
             f"--format=transformers: {error}; without this flag the folder is for "
             "load_run"
         ) from error
+    return TRANSFORMERS_USE.format(name=name)
 
 
 def _write_tokenizer(file: epath.Path, out: Path, max_length: int) -> None:
@@ -113,12 +120,12 @@ def _write_tokenizer(file: epath.Path, out: Path, max_length: int) -> None:
     write_json(out / "tokenizer_config.json", settings)
 
 
-def make_card(run: TrainedRun, layout: str) -> str:
+def make_card(run: TrainedRun, use: str) -> str:
     """Returns the model card of a run: what it is, its scores, and where it is from.
 
     Args:
       run: the run.
-      layout: as in `export_run`.
+      use: code that uses its folder.
     """
     config = run.config
     task = run.task
@@ -128,16 +135,12 @@ def make_card(run: TrainedRun, layout: str) -> str:
         f"most {task.max_length:,} tokens",
         f"- Weights: sha256 {weights_sha256(run.weights)}",
     ]
-    is_classifier = config.objective.name == "classification"
-    if is_classifier:
+    if _is_classifier(run):
         names = markdown.escape(", ".join(task.class_names))
         facts.append(f"- Classes: {names}")
     if config.load:
         facts.append(f"- Modules that it needs: {', '.join(config.load)}")
 
-    use = TRANSFORMERS_USE
-    if layout == OWN_FORMAT:
-        use = f"{OWN_USE}\n{LABELS}" if is_classifier else OWN_USE
     lines = [*facts, *_describe_training(run.result), "", "## Use", ""]
     lines += ["```python", use, "```"]
     head = ["---", "library_name: nystromformer-jax", "---", ""]

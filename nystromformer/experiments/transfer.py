@@ -46,8 +46,11 @@ def follow_source(config: Config, workdir: epath.Path | None = None) -> Config:
     """
     if not config.train.init_from:
         return config
-    has_begun = workdir is not None and (workdir / CONFIG_FILE).exists()
-    folder = epath.Path(workdir if has_begun else config.train.init_from).expanduser()
+    folder = epath.Path(config.train.init_from).expanduser()
+    has_begun = False
+    if workdir is not None and (workdir / CONFIG_FILE).exists():
+        folder = workdir
+        has_begun = True
     source = read_config(folder)
     settings = {
         f"model.{key}": getattr(source.model, key)

@@ -58,7 +58,7 @@ def save_pretrained(
     *,
     class_names: Sequence[str] = (),
     pad_token_id: int = 0,
-) -> None:
+) -> str:
     """Writes config.json and model.safetensors, as `save_pretrained` of transformers.
 
     The head of `MaskedOrderModel` that tells the order of two parts is left out. With
@@ -71,6 +71,9 @@ def save_pretrained(
       config: that of its encoder.
       class_names: the names of a classifier's classes.
       pad_token_id: the id of the padding.
+
+    Returns:
+      The name of the model's class there, such as "BertForSequenceClassification".
 
     Raises:
       PretrainedError: if transformers has no such model; the message names the setting
@@ -107,6 +110,7 @@ def save_pretrained(
     arrays = {name: np.array(x, np.float32, order="C") for name, x in tensors.items()}
     save_file(arrays, folder / WEIGHTS_FILES[0], metadata={"format": "pt"})
     (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
+    return architecture
 
 
 def _find_attention(config: EncoderConfig) -> LayerAttention:
