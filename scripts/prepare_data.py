@@ -23,6 +23,7 @@ from nystromformer.experiments import cli
 from nystromformer.experiments.config_file import config_from_flags
 from nystromformer.experiments.cores import use_all_cores
 from nystromformer.experiments.objectives import OBJECTIVES
+from nystromformer.experiments.transfer import follow_source
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:PRESET]")
 _TASK = flags.DEFINE_multi_string("task", [], "NAME; all: LRA and Path-X")
@@ -34,7 +35,7 @@ def main() -> None:
     if bool(_CONFIG.value) == bool(_TASK.value):
         raise ConfigError("give either --task or --config")
     if _CONFIG.value:
-        config = config_from_flags(flags.FLAGS).task
+        config = follow_source(config_from_flags(flags.FLAGS)).task
         task = get_task(config.name, **config.options)
         prepare(task, _DATA_DIR.value or config.data_dir)
     else:

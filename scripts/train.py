@@ -55,9 +55,8 @@ def main() -> None:
     signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
     config = config_from_flags(flags.FLAGS, load=cli.loaded_modules())
     workdir = epath.Path(_WORKDIR.value).expanduser() if _WORKDIR.value else None
-    config = follow_source(config, workdir)
     if _PRINT_CONFIG.value:
-        print(format_config(config))
+        print(format_config(follow_source(config, workdir)))
         return
     if workdir is None:
         raise ConfigError("give --workdir=DIR, the folder of the run")
@@ -65,7 +64,7 @@ def main() -> None:
     if _DISTRIBUTED.value:
         join_processes()
     cli.use_compilation_cache()
-    experiment = build_experiment(config)
+    experiment = build_experiment(follow_source(config, workdir))
     result = run.run_training(experiment, workdir, _SHARDS.value)
     print(run.summarize(result))
 

@@ -238,5 +238,5 @@ def read_weights_sha256(workdir: epath.Path) -> str | None:
     sha256 = json.loads((workdir / CONFIG_FILE).read_text()).get(WEIGHTS_SHA256)
     result = read_result(workdir)
     if sha256 is None and result is not None:
-        sha256 = result["params_sha256"]
+        sha256 = result.get("params_sha256")
     return sha256

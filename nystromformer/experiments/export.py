@@ -85,7 +85,7 @@ def _write_transformers(run: TrainedRun, out: Path) -> str:
             out,
             run.model,
             make_encoder_config(run.config, run.task),
-            class_names=run.task.class_names if _is_classifier(run) else (),
+            class_names=run.task.class_names,
             pad_token_id=run.task.special_tokens[0] if run.task.special_tokens else 0,
         )
     except PretrainedError as error:

@@ -69,7 +69,7 @@ def save_pretrained(
       model: an encoder, alone or with the head of a masked language model or of
         `FirstTokenClassifier`.
       config: that of its encoder.
-      class_names: the names of a classifier's classes.
+      class_names: the names of a classifier's classes; by default numbers.
       pad_token_id: the id of the padding.
 
     Returns:
@@ -98,9 +98,10 @@ def save_pretrained(
         "pad_token_id": pad_token_id,
         "dtype": "float32",
     }
-    if class_names:
-        settings["id2label"] = {str(i): name for i, name in enumerate(class_names)}
-        settings["label2id"] = {name: i for i, name in enumerate(class_names)}
+    if isinstance(model, FirstTokenClassifier):
+        names = class_names or [str(i) for i in range(model.out.out_features)]
+        settings["id2label"] = {str(i): name for i, name in enumerate(names)}
+        settings["label2id"] = {name: i for i, name in enumerate(names)}
     if architecture.endswith("Model"):
         # A file of an encoder alone has no prefix.
         tensors = {name.removeprefix(layout.base): x for name, x in tensors.items()}
