@@ -43,10 +43,7 @@ _WRITES = flags.DEFINE_enum("writes", None, ["csv", "jsonl"], "what comes out")
 def main() -> None:
     """Reads the texts, and prints their classes."""
     run = load_run(str(_WORKDIR.value))
-    if run.task.num_labels:
-        raise ConfigError(
-            f"{run.task.name} labels the tokens of a text, not the text: use load_run"
-        )
+    check_classifies_texts(run)
     kind = _READS.value or KIND_OF_ENDING.get(Path(_INPUT.value).suffix, "lines")
     examples = read_examples(kind, run.task)
     num_empty = sum(not "".join(texts).strip() for texts in examples)
@@ -55,6 +52,18 @@ def main() -> None:
 
     kind_of_output = _WRITES.value or ("jsonl" if kind == "jsonl" else "csv")
     write_prediction(predict(run, examples), kind_of_output)
+
+
+def check_classifies_texts(run: TrainedRun) -> None:
+    """Raises ConfigError unless a run gives each text a class."""
+    try:
+        run.check_has_classes()
+    except ValueError as error:
+        raise ConfigError(f"{_WORKDIR.value}: {error}") from error
+    if run.task.num_labels:
+        raise ConfigError(
+            f"{run.task.name} labels the tokens of a text, not the text: use load_run"
+        )
 
 
 def read_examples(kind: str, task: Task) -> list[tuple[str, ...]]:
@@ -133,11 +142,7 @@ READERS = {"csv": read_csv, "jsonl": read_jsonl, "lines": read_lines}
 
 
 def predict(run: TrainedRun, examples: Sequence[tuple[str, ...]]) -> Prediction | None:
-    """Returns the classes of examples, None without any; notes how many were cut.
-
-    Raises:
-      ConfigError: for a run without classes.
-    """
+    """Returns the classes of examples, None without any; notes how many were cut."""
     if not examples:
         return None
     inputs: list[Any] = list(examples)
@@ -145,12 +150,7 @@ def predict(run: TrainedRun, examples: Sequence[tuple[str, ...]]) -> Prediction 
         inputs = [text for (text,) in examples]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        try:
-            prediction = run.predict(inputs)
-        except DataError:
-            raise
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        prediction = run.predict(inputs)
     for warning in caught:
         note(str(warning.message))
     return prediction

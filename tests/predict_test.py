@@ -132,9 +132,21 @@ def test_predict_counts_what_was_cut_or_empty_and_names_the_classes(commands, tm
     assert cut.startswith("note: 1 of 4 texts are cut: they have more tokens than")
 
 
-def test_predict_refuses_a_run_without_classes(commands, tmp_path):
-    run = untrained("identity,quick,pretrain", model__num_layers=1)
+@pytest.mark.parametrize(
+    ("arg", "task", "message"),
+    [
+        ("identity,quick,pretrain", "listops", "out: mlm predicts no classes"),
+        ("identity,quick", "corpus", "out: mlm_sop predicts no classes"),
+        ("identity,quick", "recall", "recall labels the tokens of a text, not the"),
+        ("identity,quick", "retrieval", "an example of retrieval has 2 texts: name"),
+    ],
+)
+def test_predict_refuses_a_run_that_gives_a_text_no_class(
+    arg, task, message, commands, tmp_path
+):
+    changes = {"task__tokenizer": "byte"} if task == "corpus" else {}
+    run = untrained(arg, task, model__num_layers=1, **changes)
     export_run(run, epath.Path(tmp_path), tmp_path / "out", "nystromformer")
     (tmp_path / "texts").write_text(EXPRESSIONS[0])
     flags = (f"--workdir={tmp_path / 'out'}", f"--input={tmp_path / 'texts'}")
-    assert "mlm predicts no classes" in refused(commands.run("predict.py", *flags))
+    assert message in refused(commands.run("predict.py", *flags))

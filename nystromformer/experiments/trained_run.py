@@ -119,6 +119,11 @@ class TrainedRun:
         assert metrics is not None  # Only one that is asked to stop has none.
         return metrics
 
+    def check_has_classes(self) -> None:
+        """Raises ValueError for a run that predicts no classes."""
+        if isinstance(self.model, MaskedLanguageModel | EncoderModel):
+            raise ValueError(f"{self.config.objective.name} predicts no classes")
+
     def predict(
         self, inputs: Any, lengths: np.ndarray | Sequence[int] | None = None
     ) -> Prediction:
@@ -138,8 +143,7 @@ class TrainedRun:
           DataError: for a text that is not one of the task's.
           ValueError: for inputs of a different form, and for a run without classes.
         """
-        if isinstance(self.model, MaskedLanguageModel | EncoderModel):
-            raise ValueError(f"{self.config.objective.name} predicts no classes")
+        self.check_has_classes()
         tokens, mask = prepare_inputs(
             self.task, inputs, lengths, num_sequences=self.task.num_inputs
         )

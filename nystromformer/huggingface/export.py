@@ -79,7 +79,7 @@ def save_pretrained(
       PretrainedError: if transformers has no such model; the message names the setting
         that it does not have.
     """
-    attention = _find_attention(config)
+    attention = _attention_of_all_layers(config)
     model_type, prefix = TWINS[attention.name]
     layout = LAYOUTS[model_type]
     architecture = prefix + _find_head(model, layout)
@@ -114,7 +114,7 @@ def save_pretrained(
     return architecture
 
 
-def _find_attention(config: EncoderConfig) -> LayerAttention:
+def _attention_of_all_layers(config: EncoderConfig) -> LayerAttention:
     """The attention of all layers, with all its options.
 
     Raises:
