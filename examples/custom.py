@@ -11,7 +11,8 @@ With --load=examples/custom.py every command knows them, beside any config:
     python scripts/sweep.py --load=examples/custom.py --workdir=runs/comparison \
         --config=configs/listops.py:quick --grid=attention.name=average,nystrom,softmax
 
-Letters: B batch, T query length, S key length, H head dim, C classes.
+Letters: B batch, T query length, S key length, H head dim, E value dim,
+C classes.
 """
 
 import dataclasses
@@ -30,12 +31,14 @@ from lra_tasks.split import pad
 from lra_tasks.task import Task, register_task
 from lra_tasks.text import Text
 from nystromformer import register_attention
-from nystromformer.attention.base import Attention, CommonArguments
+from nystromformer.attention.base import Attention
+from nystromformer.attention.options import CommonArguments
 from nystromformer.experiments.objectives import (
     ObjectiveSpec,
     make_classifier,
     register_objective,
 )
+from nystromformer.precision import at_least_float32
 from nystromformer.training.data import Batch
 from nystromformer.training.objective import Sums
 
@@ -62,16 +65,18 @@ class Average(Attention):
         Args:
           query: [T, H].
           key: [S, H].
-          value: [S, H].
+          value: [S, E], zero where the mask is False.
           mask: [S] bool, True = a valid token; None = all are.
           precision: that of large products, of which there are none here.
 
         Returns:
-          [T, H].
+          [T, E]; the base class casts it to the dtype of the query.
         """
-        num_valid = len(key) if mask is None else jnp.maximum(mask.sum(), 1)
-        mean = value.sum(0) / num_valid  # Values are zero where the mask is False.
-        return jnp.broadcast_to(self.scale * mean, query.shape)
+        dtype = at_least_float32(value.dtype)  # float16 would overflow in the sum.
+        total = value.sum(0, dtype=dtype)
+        num_valid = len(key) if mask is None else jnp.maximum(mask.sum(dtype=dtype), 1)
+        mean = self.scale * total / num_valid
+        return jnp.broadcast_to(mean, (len(query), len(mean)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

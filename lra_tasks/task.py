@@ -10,17 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from types import UnionType
-from typing import (
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 from etils import epath
@@ -37,6 +27,7 @@ from lra_tasks.split import (
     split_off,
 )
 from lra_tasks.subwords import Vocabulary, open_vocabulary, to_tuples
+from nystromformer.validation import check_type, is_same_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +111,15 @@ class Task:
         """Raises DataError for an option whose value is of a different type."""
         hints = get_type_hints(type(self))
         for field in fields(self):
-            hint = hints[field.name]
             value = getattr(self, field.name)
-            type_name = hint.__name__ if isinstance(hint, type) else str(hint)
-            self.require(
-                _is_of_type(value, hint),
-                f"{field.name} must be {type_name}, not {value!r}",
-            )
+            if isinstance(value, np.generic):
+                # `cache_key` is written as JSON, which knows no numbers of numpy.
+                value = value.item()
+                self._derive(field.name, value)
+            try:
+                check_type(field.name, value, hints[field.name])
+            except ValueError as error:
+                raise DataError(f"{self.name}: {error}") from error
 
     def require(self, condition: bool, message: str) -> None:
         """Raises DataError with the task's name and `message` unless `condition`."""
@@ -340,27 +333,6 @@ class Task:
         return {"majority class": float(np.mean(test_labels == majority))}
 
 
-def _is_of_type(value: object, hint: Any) -> bool:
-    """Whether a value is of a type; the elements of a list or tuple are not checked.
-
-    `nystromformer.validation` has such a function, too: tasks must not need a model.
-    """
-    if hint is Any:
-        return True
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_origin(hint) in (Union, UnionType):
-        return any(_is_of_type(value, member) for member in get_args(hint))
-    kind = get_origin(hint) or hint
-    if isinstance(value, bool):  # Python takes a bool for an int, too.
-        return kind is bool
-    if kind is float:
-        return isinstance(value, int | float)
-    if kind in (list, tuple):  # JSON has no tuples: a list stands for one.
-        return isinstance(value, list | tuple)
-    return isinstance(value, kind)
-
-
 # A task of this package by the module and name of its class, which is imported when the
 # task is named; one of another package, which `register_task` has added, by its class.
 TASKS: dict[str, str | type[Task]] = {
@@ -431,7 +403,7 @@ def register_task(name: str, task: type[Task]) -> None:
             f"{task} must have the attribute name = {name!r}, which names its data; or "
             "register it under the name that it has"
         )
-    if name in TASKS and not _is_same_class(task_class(name), task):
+    if name in TASKS and not is_same_class(task_class(name), task):
         raise DataError(
             f"the name {name!r} is taken by {task_class(name)}: give your task another "
             "name"
@@ -452,30 +424,3 @@ def default_options(name: str) -> dict[str, Any]:
         if field.default is not MISSING
     }
     return json.loads(json.dumps(defaults))
-
-
-def _is_same_class(first: type, second: type) -> bool:
-    """Whether two classes are one that was imported twice, or written anew.
-
-    `nystromformer.attention` has the same function: tasks must not need a model.
-    """
-    if first.__qualname__ != second.__qualname__:
-        return False
-    first_file = _file_name(first)
-    second_file = _file_name(second)
-    if first_file is None or second_file is None:
-        return True
-    return first_file == second_file
-
-
-def _file_name(cls: type) -> str | None:
-    """The name of the file that a class is written in; None for a notebook's cell.
-
-    The functions of the class know it. Its module does not: all config files have the
-    same module name.
-    """
-    for member in vars(cls).values():
-        code = getattr(member, "__code__", None)
-        if code is not None and os.path.exists(code.co_filename):
-            return os.path.basename(code.co_filename)
-    return None

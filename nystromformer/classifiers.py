@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.dropout import dropout, split_rng
-from nystromformer.encoder import Encoder, check_arrays, jax_gelu, kernel_init
+from nystromformer.dropout import STREAM_OF_HEAD, dropout, split_rng
+from nystromformer.encoder import Encoder, check_arrays
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.ops import at_least_float32, zero_masked
-from nystromformer.streams import HEAD_DROPOUT
+from nystromformer.layers import jax_gelu, kernel_init
+from nystromformer.masks import zero_masked
+from nystromformer.precision import at_least_float32
 from nystromformer.validation import check_choice
 
 POOLINGS = ("mean", "padded_mean", "max", "last", "cls_token")
@@ -212,7 +213,7 @@ class FirstTokenClassifier(Model):
     ) -> jax.Array:
         if dropout_rng is not None:
             # The encoder has split this key: the head needs other numbers.
-            dropout_rng = jax.random.fold_in(dropout_rng, HEAD_DROPOUT)
+            dropout_rng = jax.random.fold_in(dropout_rng, STREAM_OF_HEAD)
         rngs = split_rng(dropout_rng, 2)
         first = x[:, 0].astype(at_least_float32(x.dtype))
         hidden = self.pooler(dropout(first, self.dropout_rate, rngs[0]))

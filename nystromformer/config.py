@@ -2,6 +2,8 @@
 
 Their defaults are the paper's on the LRA. `task`, `objective` and `attention` are open
 groups: a name and options, which go to `get_task`, the objective and `make_attention`.
+An `AttentionConfig` speaks of all layers; `Config.attentions` lists the attention of
+each, a `LayerAttention`.
 """
 
 import dataclasses
@@ -12,11 +14,12 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from nystromformer.attention import ATTENTIONS, find_attention
+from nystromformer.attention import find_attention
 from nystromformer.encoder_config import (
-    EncoderConfig,
+    EncoderSettings,
     LayerAttention,
     add_default_options,
+    attentions_by_layer,
 )
 from nystromformer.errors import ConfigError
 from nystromformer.training_config import OptimizerConfig, TrainConfig
@@ -111,30 +114,18 @@ def parse_value(text: str) -> Any:
         return text
 
 
-# Fields of an EncoderConfig that follow from the task, the attention and the head.
-DERIVED = {
-    "vocab_size",
-    "input_dim",
-    "max_length",
-    "separator",
-    "cls_token",
-    "attention",
-    "attention_options",
-    "attention_by_layer",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig(EncoderConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(EncoderSettings):
     """The encoder, and how its output becomes one vector."""
 
-    # Placeholders: the task sets the vocabulary and the length.
-    vocab_size: int = 1
-    max_length: int = 1
     dtype: str = "float32"
     # A name in classifiers.POOLINGS; or "bert_pooler" or "gelu_pooler", which read the
     # token [CLS] by a linear layer and tanh or GELU.
     pooling: str = "mean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("dtype", self.dtype, ("float32", "bfloat16"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,12 +165,9 @@ class Config:
         for name in ("task", "objective", "attention"):
             options = groups[name].pop("options")
             groups[name].update(options)
-        for key in DERIVED:
-            del groups["model"][key]
         return groups
 
     def __post_init__(self) -> None:
-        check_choice("model.dtype", self.model.dtype, ("float32", "bfloat16"))
         check_range(
             "optimizer.warmup_steps",
             self.optimizer.warmup_steps,
@@ -191,15 +179,11 @@ class Config:
 
     def attentions(self) -> list[LayerAttention]:
         """Lists the name and the options of the attention of each layer."""
-        return self.model_with_attention().attentions()
-
-    def model_with_attention(self) -> ModelConfig:
-        """Returns the group `model` with the attention, which is a group of its own."""
-        return dataclasses.replace(
-            self.model,
-            attention=self.attention.name,
-            attention_options=self.attention.options,
-            attention_by_layer=self.attention.layer_settings(),
+        return attentions_by_layer(
+            num_layers=self.model.num_layers,
+            name=self.attention.name,
+            options=self.attention.options,
+            by_layer=self.attention.layer_settings(),
         )
 
     def _check_parts_of_batches(self) -> None:
@@ -226,35 +210,18 @@ class Config:
 def key_types(cls: type) -> dict[str, Any]:
     """The keys of a group, or of any dataclass of options, with their types."""
     types = get_type_hints(cls)
-    names = [field.name for field in dataclasses.fields(cls)]
-    if cls is ModelConfig:
-        names = [name for name in names if name not in DERIVED]
-    return {name: types[name] for name in names}
+    return {field.name: types[field.name] for field in dataclasses.fields(cls)}
 
 
-def default_settings(attention: str) -> dict[str, Any]:
-    """Returns the defaults of all settings: older runs, which lack some, had these.
-
-    Args:
-      attention: the name of its attention. One that is not in ATTENTIONS, as in a
-        report that has not loaded its module, adds no options.
-
-    Returns:
-      The defaults of the model, its attention and its training, by keys such as
-      "train.seed", in the types of JSON.
-    """
+def default_values() -> dict[str, Any]:
+    """Returns the defaults of the model and its training, by keys as "train.seed"."""
     groups = {"model": ModelConfig, "optimizer": OptimizerConfig, "train": TrainConfig}
-    settings = {}
-    for group, cls in groups.items():
-        for key in key_types(cls):
-            if hasattr(cls, key):
-                settings[f"{group}.{key}"] = getattr(cls, key)
-
-    settings["attention.by_layer"] = AttentionConfig.by_layer
-    if attention in ATTENTIONS:
-        for option, default in find_attention(attention).init_defaults().items():
-            settings[f"attention.{option}"] = default
-    return json.loads(json.dumps(settings))
+    return {
+        f"{group}.{key}": getattr(cls, key)
+        for group, cls in groups.items()
+        for key in key_types(cls)
+        if hasattr(cls, key)
+    }
 
 
 def _to_plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.ops import at_least_float32, einsum
+from nystromformer.precision import at_least_float32, einsum
 
 # Over more keys than these, sums along columns lose digits on a CPU.
 MAX_KEYS_BY_COLUMNS = 4096

@@ -23,95 +23,21 @@ from flax import nnx
 from nystromformer.attention import find_attention, make_attention
 from nystromformer.dropout import dropout, split_rng
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.ops import (
-    at_least_float32,
-    dense,
+from nystromformer.layers import (
+    Embedding,
+    LayerNorm,
+    embedding_init,
     gelu,
-    layer_norm,
-    ranks,
-    take_rows,
-    zero_masked,
+    jax_gelu,
+    kernel_init,
+    make_dense,
+    make_norm,
+    rotate_by_position,
+    short_conv,
 )
-from nystromformer.rotary import rotate_by_position
-from nystromformer.short_conv import short_conv
-
-# U(−1/√fan_in, 1/√fan_in), as PyTorch's Linear and so the published runs start.
-# Biases start at zero.
-kernel_init = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-embedding_init = nnx.initializers.normal(0.02)
-
-
-class Dense(nnx.Linear):
-    """nnx.Linear with a bias and PyTorch's initial values, computed by `ops.dense`."""
-
-    # The other arguments of nnx.Linear would have no effect.
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        dtype: Any = None,
-        rngs: nnx.Rngs,
-    ):
-        super().__init__(
-            in_features,
-            out_features,
-            kernel_init=kernel_init,
-            dtype=dtype,
-            rngs=rngs,
-        )
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., L, D] -> [..., L, E]."""
-        assert self.bias is not None
-        return dense(x.astype(self.dtype), self.kernel[...], self.bias[...])
-
-
-class Embedding(nnx.Embed):
-    """nnx.Embed, computed by `ops.take_rows`."""
-
-    def __call__(self, ids: jax.Array) -> jax.Array:
-        """[...] -> [..., D]."""
-        return take_rows(self.embedding[...].astype(self.dtype), ids)
-
-
-class LayerNorm(nnx.LayerNorm):
-    """nnx.LayerNorm over the last axis, with scale and bias, by `ops.layer_norm`."""
-
-    # The other arguments of nnx.LayerNorm would have no effect.
-    def __init__(
-        self,
-        num_features: int,
-        *,
-        epsilon: float = 1e-6,
-        dtype: Any = None,
-        rngs: nnx.Rngs,
-    ):
-        super().__init__(num_features, epsilon=epsilon, dtype=dtype, rngs=rngs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., D] -> [..., D]."""
-        assert self.scale is not None
-        assert self.bias is not None
-        out = layer_norm(x, self.scale[...], self.bias[...], self.epsilon)
-        return jnp.asarray(out, self.dtype)
-
-
-def make_dense(
-    config: EncoderConfig, in_features: int, out_features: int, rngs: nnx.Rngs
-) -> Dense:
-    """A linear layer in the dtype of the config."""
-    return Dense(in_features, out_features, dtype=config.dtype, rngs=rngs)
-
-
-def make_norm(config: EncoderConfig, rngs: nnx.Rngs) -> LayerNorm:
-    """A LayerNorm over the model dim, in the dtype of the config."""
-    return LayerNorm(
-        config.model_dim,
-        epsilon=config.norm_epsilon,
-        dtype=config.dtype,
-        rngs=rngs,
-    )
+from nystromformer.masks import ranks, zero_masked
+from nystromformer.precision import at_least_float32
+from nystromformer.rows import take_rows
 
 
 class SelfAttention(nnx.Module):
@@ -122,15 +48,16 @@ class SelfAttention(nnx.Module):
     knows no positions.
     """
 
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, layer: int = 0, *, rngs: nnx.Rngs):
         model_dim = config.model_dim
+        name, options = config.attentions()[layer]
         self.attention = make_attention(
-            config.attention,
+            name,
             num_heads=config.num_heads,
             head_dim=model_dim // config.num_heads,
             max_length=config.max_length + config.cls_token,
             rngs=rngs,
-            **config.attention_options,
+            **options,
         )
         self.num_heads = config.num_heads
         self.num_projections = self.attention.num_projections
@@ -188,17 +115,6 @@ class SelfAttention(nnx.Module):
         return query, key, value
 
 
-def jax_gelu(x: jax.Array, approximate: bool) -> jax.Array:
-    """jax's GELU, computed in at least float32; the result is in x's dtype.
-
-    In bfloat16 the tanh form would be 0 at −3.5 and below, and the erf form inexact.
-    The erf form of an MLP is `ops.gelu`, which needs less memory in training. Heads
-    have few such numbers and take jax's.
-    """
-    z = x.astype(at_least_float32(x.dtype))
-    return jax.nn.gelu(z, approximate=approximate).astype(x.dtype)
-
-
 class Mlp(nnx.Module):
     """Linear, GELU, Linear."""
 
@@ -222,15 +138,14 @@ class Block(nnx.Module):
     """Attention, then the MLP, each with a residual connection and a LayerNorm.
 
     Args:
-      config: the config of the layer, which for layer i is `config.of_layer(i)`. Its
-        `attention` and `attention_options` hold; its `attention_by_layer` has no
-        effect.
+      config: the config of the encoder.
+      layer: the number of the layer, counted from 0, whose attention it has.
       rngs: the keys for the initial values of parameters.
     """
 
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, layer: int = 0, *, rngs: nnx.Rngs):
         self.attention_norm = make_norm(config, rngs)
-        self.attention = SelfAttention(config, rngs=rngs)
+        self.attention = SelfAttention(config, layer, rngs=rngs)
         self.mlp_norm = make_norm(config, rngs)
         self.mlp = Mlp(config, rngs=rngs)
         self.dropout_rate = config.dropout_rate
@@ -368,8 +283,7 @@ class Encoder(nnx.Module):
             self.embedding_norm = make_norm(config, rngs)
 
         self.blocks = nnx.List(
-            Block(config.of_layer(layer), rngs=rngs)
-            for layer in range(config.num_layers)
+            Block(config, layer, rngs=rngs) for layer in range(config.num_layers)
         )
         _share_attentions(list(self.blocks), config)
         self.norm: Any = nnx.data(None)

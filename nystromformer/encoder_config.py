@@ -1,8 +1,8 @@
-"""The settings of an encoder, checked, and of the attention of each layer."""
+"""The settings of an encoder, checked, and the attention of each of its layers."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,33 +27,19 @@ class LayerAttention(NamedTuple):
     options: Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class EncoderConfig:
-    """The config of an encoder, which may be a static argument of `jax.jit`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderSettings:
+    """What a user chooses of an encoder, beside its inputs and its attention.
 
-    Its defaults are the paper's on the LRA, except that the attention has no
-    convolution.
+    The defaults are the paper's on the LRA.
 
-    Letters: N heads, H = D / N head dim, D model dim, F features of an input.
+    Letters: N heads, H = D / N head dim, D model dim.
     """
 
-    vocab_size: int | None  # token ids; None where inputs are feature vectors
-    max_length: int  # longest input
     num_layers: int = 2
     num_heads: int = 2  # N
     model_dim: int = 64  # D
     mlp_dim: int = 128
-
-    # Name and options of an attention, as for `make_attention`.
-    attention: str = "nystrom"
-    attention_options: Mapping[str, Any] = dataclasses.field(
-        default_factory=dict, hash=False
-    )
-
-    # Settings of single layers that differ from the above, such as
-    # {0: "softmax", 3: {"num_landmarks": 128}}. A layer that keeps the name keeps all
-    # other options.
-    attention_by_layer: ByLayer = dataclasses.field(default_factory=dict, hash=False)
 
     # Dropout of the embeddings and of the output of each half of a block; with
     # norm="pre" also after the GELU.
@@ -64,14 +50,11 @@ class EncoderConfig:
     norm_epsilon: float = 1e-5  # epsilon of every LayerNorm
     gelu: str = "erf"  # the exact one; "tanh" is its approximation
     num_token_types: int = 0  # embeddings of token types
-    separator: int | None = None  # tokens after the first of this id are of type 1
     embedding_norm: bool = False  # LayerNorm on the sum of the embeddings
-    cls_token: bool = False  # a learned vector in front of every sequence
     ignore_id: int | None = None  # an id that is padding wherever it stands
-    input_dim: int | None = None  # F, for inputs [B, L, F]: projected, not embedded
 
     # "learned": a vector for each position, added to the embeddings; "rotary": queries
-    # and keys are rotated, see `nystromformer.rotary`; "none".
+    # and keys are rotated, see `layers.rotate_by_position`; "none".
     positions: str = "learned"
 
     # K odd, or 0 for none. In front of the projections x becomes x + conv(x), with a
@@ -87,8 +70,52 @@ class EncoderConfig:
         check_choice("positions", self.positions, ("learned", "rotary", "none"))
         check_kernel_size("short_conv", self.short_conv)
         check_range("norm_epsilon", self.norm_epsilon, 0)
+        for name in ("num_layers", "num_heads", "model_dim", "mlp_dim"):
+            check_range(name, getattr(self, name), 1)
+        check_rate("dropout_rate", self.dropout_rate)
+        if self.model_dim % self.num_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} does not divide model_dim {self.model_dim}"
+            )
+        head_dim = self.model_dim // self.num_heads
+        if self.positions == "rotary" and head_dim % 2:
+            raise ValueError(
+                "positions='rotary' needs an even head size, got model_dim / num_heads"
+                f" = {head_dim}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderConfig(EncoderSettings):
+    """The config of an encoder, which may be a static argument of `jax.jit`.
+
+    Beside the settings it has the encoder's inputs and its attention. The default is
+    Nyström attention without the paper's convolution.
+
+    Letters: F features of an input.
+    """
+
+    vocab_size: int | None  # token ids; None where inputs are feature vectors
+    max_length: int  # longest input
+    input_dim: int | None = None  # F, for inputs [B, L, F]: projected, not embedded
+    separator: int | None = None  # tokens after the first of this id are of type 1
+    cls_token: bool = False  # a learned vector in front of every sequence
+
+    # Name and options of an attention, as for `make_attention`.
+    attention: str = "nystrom"
+    attention_options: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict, hash=False
+    )
+
+    # Settings of single layers that differ from the above, such as
+    # {0: "softmax", 3: {"num_landmarks": 128}}. A layer that keeps the name keeps all
+    # other options.
+    attention_by_layer: ByLayer = dataclasses.field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("max_length", self.max_length, 1)
         self._check_inputs()
-        self._check_sizes()
         self.attentions()
 
     def attentions(self) -> list[LayerAttention]:
@@ -105,16 +132,6 @@ class EncoderConfig:
             by_layer=self.attention_by_layer,
         )
 
-    def of_layer(self, layer: int) -> Self:
-        """Returns the config with the attention of one layer, counted from 0."""
-        attention = self.attentions()[layer]
-        return dataclasses.replace(
-            self,
-            attention=attention.name,
-            attention_options=attention.options,
-            attention_by_layer={},
-        )
-
     def _check_inputs(self) -> None:
         if (self.vocab_size is None) == (self.input_dim is None):
             raise ValueError("give vocab_size, for tokens, or input_dim, for features")
@@ -127,21 +144,6 @@ class EncoderConfig:
             raise ValueError(
                 f"separator={self.separator} is a token's, and inputs are features: "
                 "pass token_types with them"
-            )
-
-    def _check_sizes(self) -> None:
-        for name in ("max_length", "num_layers", "num_heads", "model_dim", "mlp_dim"):
-            check_range(name, getattr(self, name), 1)
-        check_rate("dropout_rate", self.dropout_rate)
-        if self.model_dim % self.num_heads:
-            raise ValueError(
-                f"num_heads {self.num_heads} does not divide model_dim {self.model_dim}"
-            )
-        head_dim = self.model_dim // self.num_heads
-        if self.positions == "rotary" and head_dim % 2:
-            raise ValueError(
-                "positions='rotary' needs an even head size, got model_dim / num_heads"
-                f" = {head_dim}"
             )
 
 

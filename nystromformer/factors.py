@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.landmarks import LANDMARKS, PINVS, random_positions
-from nystromformer.nystrom import choose_landmarks
-from nystromformer.ops import (
-    at_least_float32,
+from nystromformer.masks import (
+    find_query_mask,
     first_valid_positions,
-    mask_of_queries,
     ranks,
     zero_masked,
 )
+from nystromformer.nystrom import choose_landmarks
+from nystromformer.precision import at_least_float32
 
 
 def softmax_matrix(
@@ -70,7 +70,7 @@ def nystrom_kernels(
         # Attention is exact, and padding has no part in it.
         landmark_padding = "mask"
     key = zero_masked(key, mask)
-    query_mask = _mask_of_queries(query_mask, mask, query, key)
+    query_mask, _ = _find_query_mask(query_mask, mask, query, key)
     query_landmarks, key_landmarks, exists = choose_landmarks(
         # Where the mask is False queries may be NaN.
         zero_masked(query, query_mask),
@@ -146,8 +146,10 @@ def nystrom_factors(
         return f, z, b
     if mask is None and num_landmarks >= length:
         mask = jnp.ones(length, bool)
-    query_mask = _mask_of_queries(query_mask, mask, query, key)
-    return _exact_if_few(f, z, b, mask, query_mask)
+    query_mask, is_self_attention = _find_query_mask(query_mask, mask, query, key)
+    # In self-attention the queries are few where the keys are.
+    own_query_mask = None if is_self_attention else query_mask
+    return _exact_if_few(f, z, b, mask, own_query_mask)
 
 
 def _exact_if_few(
@@ -159,7 +161,8 @@ def _exact_if_few(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """F, Z and B, changed where there are no more keys or queries than landmarks.
 
-    With n ≤ M attention is exact, and Z is the identity.
+    With n ≤ M attention is exact, and Z is the identity. In self-attention `query_mask`
+    is None here: `mask` says all.
     """
     num_landmarks, length = b.shape
     has_few_keys = jnp.array(False)
@@ -171,7 +174,7 @@ def _exact_if_few(
         positions = first_valid_positions(mask, num_landmarks)
         tokens = positions[:, None] == jnp.arange(length)[None]  # [M, S]
         b = jnp.where(has_few_keys, tokens.astype(b.dtype), b)
-    if query_mask is not None and query_mask is not mask:
+    if query_mask is not None:
         has_few_queries = ~has_few_keys & (query_mask.sum() <= num_landmarks)
         # Landmark i is the i-th query that counts, so row i of B is its exact row.
         rank = ranks(query_mask) - 1
@@ -182,16 +185,16 @@ def _exact_if_few(
     return f, jnp.where(has_few_keys | has_few_queries, eye, z), b
 
 
-def _mask_of_queries(
+def _find_query_mask(
     query_mask: jax.typing.ArrayLike | None,
     mask: jax.Array | None,
     query: jax.Array,
     key: jax.Array,
-) -> jax.Array | None:
-    """The mask [T] of the queries that count, or None if all do."""
+) -> tuple[jax.Array | None, bool]:
+    """`find_query_mask` for a `query_mask` that broadcasts to [T]."""
     if query_mask is not None:
         query_mask = jnp.broadcast_to(query_mask, len(query))
-    return mask_of_queries(query_mask, mask, num_queries=len(query), num_keys=len(key))
+    return find_query_mask(query_mask, mask, num_queries=len(query), num_keys=len(key))
 
 
 def nystrom_rows(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.dot_product import attend
-from nystromformer.ops import at_least_float32, is_before_ampere
+from nystromformer.precision import at_least_float32, is_before_ampere
 
 HALF_PRECISION = (jnp.bfloat16, jnp.float16)
 MAX_HEAD_DIM = 128  # on every GPU that has the kernel, from Ampere on

@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from nystromformer.masks import ranks
 from nystromformer.nystrom import iterative_pinv, segment_means
-from nystromformer.ops import at_least_float32, ranks
+from nystromformer.precision import at_least_float32
 
 KMEANS_STEPS = 3
 

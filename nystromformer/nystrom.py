@@ -32,15 +32,13 @@ from jax import lax
 
 from nystromformer import pinv_kernel
 from nystromformer.dot_product import attend
-from nystromformer.ops import (
-    at_least_float32,
+from nystromformer.masks import (
     first_valid_positions,
-    mask_of_queries,
     ranks,
-    sum_rows,
-    tensor_core_precision,
     zero_masked,
 )
+from nystromformer.precision import at_least_float32, tensor_core_precision
+from nystromformer.rows import sum_rows
 
 Precision = lax.PrecisionLike
 LANDMARK_PADDINGS = ("mask", "count")
@@ -198,6 +196,7 @@ def nystrom(
     mask: jax.Array | None = None,
     *,
     query_mask: jax.Array | None = None,
+    is_self_attention: bool = False,
     num_landmarks: int,
     num_pinv_iters: int = 6,
     landmark_padding: str = "mask",
@@ -214,9 +213,10 @@ def nystrom(
       value: [S, E].
       mask: [S] bool, True = attend; None = all. Keys and values that it excludes must
         be zero.
-      query_mask: [T] bool, True = the query counts in Q̃; the others must be finite.
-        None: with T = S this is self-attention and `mask` says it; with T ≠ S every
-        query counts.
+      query_mask: [T] bool, True = the query counts in Q̃; None = all. The others must
+        be finite.
+      is_self_attention: whether queries and keys are the same tokens, so that
+        `query_mask` says the same as `mask`.
       num_landmarks: M ≥ 1. Attention is exact if M ≥ T or M ≥ S, and with
         landmark_padding="mask" also if M ≥ the number n of valid keys, or M ≥ the
         number of queries that count, for these.
@@ -237,9 +237,6 @@ def nystrom(
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend_head(query, key, value, mask, scale=scale, precision=precision)
 
-    query_mask = mask_of_queries(
-        query_mask, mask, num_queries=len(query), num_keys=len(key)
-    )
     query_landmarks, key_landmarks, exists = choose_landmarks(
         query,
         key,
@@ -256,8 +253,8 @@ def nystrom(
     scores = jnp.matmul(scaled_query_landmarks, key_landmarks.T, precision="highest")
     matrix = jax.nn.softmax(scores)
     key_mask = mask
-    # Queries that share the mask of the keys are exact where the keys are few.
-    own_query_mask = None if query_mask is mask else query_mask
+    # In self-attention the queries are few where the keys are.
+    own_query_mask = None if is_self_attention else query_mask
     if landmark_padding == "count":
         key_mask = None
         own_query_mask = None
@@ -304,8 +301,6 @@ def choose_landmarks(
     make_landmarks: Callable[..., tuple[jax.Array, jax.Array]],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Chooses the landmarks of queries and of keys; the arguments are `nystrom`'s.
-
-    `query_mask` is None only if all queries count.
 
     Returns:
       Q̃ [M, H] and K̃ [M, H] in at least float32, and which landmarks of keys exist,

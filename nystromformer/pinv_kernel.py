@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer.ops import is_before_ampere
+from nystromformer.precision import is_before_ampere
 
 # A kernel's blocks have sizes that are powers of two, and its products 16 rows or more.
 SIZES = (16, 32, 64)

@@ -14,9 +14,10 @@ from nystromformer.classifiers import (
     check_no_cls_token,
     make_linear,
 )
-from nystromformer.encoder import Encoder, jax_gelu, make_dense, make_norm
+from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
-from nystromformer.ops import at_least_float32, einsum
+from nystromformer.layers import jax_gelu, make_dense, make_norm
+from nystromformer.precision import at_least_float32, einsum
 
 
 class TokenDecoder(Model):

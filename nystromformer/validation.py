@@ -1,6 +1,10 @@
-"""Checks of options: their type, their range, their choices."""
+"""Checks of options (type, range, choices) and of classes that are registered.
+
+Tasks use them, too, and so they need nothing but Python.
+"""
 
 import numbers
+import os
 from collections.abc import Iterable
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -65,3 +69,31 @@ def _is_of_type(value: object, annotation: Any) -> bool:
     if kind in (list, tuple):  # JSON has no tuples: a list stands for one.
         return isinstance(value, list | tuple)
     return isinstance(value, kind)
+
+
+def is_same_class(first: type, second: type) -> bool:
+    """Returns whether two classes are one, imported twice or written anew.
+
+    A module may be imported from two places, and a cell of a notebook run again: such
+    classes have one qualified name, and files of one name.
+    """
+    if first.__qualname__ != second.__qualname__:
+        return False
+    first_file = _file_name(first)
+    second_file = _file_name(second)
+    if first_file is None or second_file is None:
+        return True
+    return first_file == second_file
+
+
+def _file_name(cls: type) -> str | None:
+    """The name of the file that a class is written in; None for a notebook's cell.
+
+    The functions of the class know it. Its module does not: all config files have the
+    same module name.
+    """
+    for member in vars(cls).values():
+        code = getattr(member, "__code__", None)
+        if code is not None and os.path.exists(code.co_filename):
+            return os.path.basename(code.co_filename)
+    return None

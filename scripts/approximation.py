@@ -5,6 +5,10 @@
 writes DIR/README.md with figures, and their numbers as CSV.
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 from absl import flags
 
 from nystromformer.experiments import cli
@@ -15,6 +19,12 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True
 _OUT = flags.DEFINE_string("out", None, "folder to write", required=True)
 _EXAMPLES = flags.DEFINE_integer("examples", 8, "number of longest examples", 1)
 _LANDMARKS = flags.DEFINE_multi_integer("landmarks", None, "default: 4, 8, …, 512", 1)
+_SWAP_EXAMPLES = flags.DEFINE_integer(
+    "swap_examples",
+    500,
+    "examples on which exact attention is exchanged layer by layer; 0 = none",
+    0,
+)
 _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of sources, if moved")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of the data, if it has moved")
 
@@ -26,6 +36,7 @@ def main() -> None:
         cli.local_folder(_OUT.value),
         examples=_EXAMPLES.value,
         landmarks=_LANDMARKS.value,
+        swap_examples=_SWAP_EXAMPLES.value,
         data_dir=_DATA_DIR.value,
     )
 

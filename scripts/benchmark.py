@@ -15,6 +15,10 @@ on where the last one was stopped.
 in requirements-parity.txt. --repeats=0 measures memory alone, as it is compiled.
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 import importlib
 import os
 from typing import Any

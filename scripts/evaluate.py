@@ -3,11 +3,15 @@
 python scripts/evaluate.py --workdir=DIR --split=test
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 from absl import flags
 
 from nystromformer.experiments import cli
-from nystromformer.experiments.metric_names import format_metric
 from nystromformer.experiments.trained_run import load_run
+from nystromformer.run_files import format_metric
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
 _SPLIT = flags.DEFINE_string(

@@ -8,6 +8,10 @@ evaluate.py and predict.py read it as they read DIR. With --format=transformers 
 model of transformers, if that has one that computes the same.
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 from absl import flags
 from etils import epath
 

@@ -10,6 +10,10 @@ check as soon as it has ended, and DIR/speed/README.md the times. The exit statu
 if a check fails.
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 import json
 import sys
 

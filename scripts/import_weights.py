@@ -11,6 +11,10 @@ A classifier predicts and is evaluated on labelled texts; the others have a corp
 plain text as their task. --source_dir is the folder of these texts.
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -11,6 +11,10 @@ class (label), the name of the class and its probability. Stderr says how many t
 were empty or cut.
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 import contextlib
 import csv
 import io

@@ -9,33 +9,39 @@ this config reads it. Data that are already prepared are only read. DATA.md says
 the data come from.
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 import sys
+from collections.abc import Mapping
 
 from absl import flags
-from ml_collections import config_flags
 
 from lra_tasks import LRA
 from lra_tasks.errors import DataError
-from lra_tasks.task import TASKS, Task, get_task
-from nystromformer.attention import ATTENTIONS
+from lra_tasks.task import Task, get_task
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
-from nystromformer.experiments.config_file import config_from_flags
-from nystromformer.experiments.cores import use_all_cores
-from nystromformer.experiments.objectives import OBJECTIVES
+from nystromformer.experiments.config_file import load_config
+from nystromformer.experiments.experiment import use_all_cores
 from nystromformer.experiments.transfer import follow_source
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "FILE.py[:PRESET]")
+_CONFIG = flags.DEFINE_string("config", None, "FILE.py[:PRESET]")
 _TASK = flags.DEFINE_multi_string("task", [], "NAME; all: LRA and Path-X")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of archives and data")
 
 
-def main() -> None:
-    """Prepares the task of a config, or several tasks by name."""
+def main(changes: Mapping[str, str]) -> None:
+    """Prepares the task of a config, or several tasks by name.
+
+    Args:
+      changes: key of the config -> the text of the value that replaces the file's.
+    """
     if bool(_CONFIG.value) == bool(_TASK.value):
         raise ConfigError("give either --task or --config")
     if _CONFIG.value:
-        config = follow_source(config_from_flags(flags.FLAGS)).task
+        config = follow_source(load_config(_CONFIG.value, changes)).task
         task = get_task(config.name, **config.options)
         prepare(task, _DATA_DIR.value or config.data_dir)
     else:
@@ -80,4 +86,4 @@ def prepare(task: Task, data_dir: str | None) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, registries=(TASKS, ATTENTIONS, OBJECTIVES))
+    cli.run(main, takes_changes=True)

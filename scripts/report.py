@@ -12,6 +12,10 @@ one. In a README.md that is there, only what stands between "<!-- report: … --
 --compare_with names the attentions from which differences are shown.
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 from absl import flags
 
 from nystromformer.experiments import cli

@@ -6,7 +6,8 @@ r"""Trains every run of a grid or a plan, each in its own folder in --workdir.
     python scripts/sweep.py --workdir=DIR --plan=table3 [--plan=landmarks] [--grid=…]
 
 --config.group.key=value changes all runs. DIR in --config.train.init_from=DIR may hold
-{attention} and {max_length}; each run puts in its own. --cluster=slurm submits runs.
+{attention} and {max_length}; each run puts in its own. --cluster=slurm submits runs;
+with --dry_run it shows the script of the job, and without SLURM the commands.
 
 Run the same command again to resume. Finished runs are skipped, and so are failed ones
 unless you pass --retry: failed.txt says why. Ctrl-C and --max_minutes let runs save.
@@ -16,12 +17,13 @@ Exit status: 0 all done, or submitted; 1 some are not; 2 bad input; 130, 143, 14
 142 stopped by Ctrl-C, SIGTERM, SIGUSR2 and --max_minutes.
 """
 
-import functools
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
 import os
 import shlex
-import signal
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,15 +33,14 @@ from absl import flags
 from etils import epath
 
 from configs.plans import PLANS
-from nystromformer.errors import ConfigError
+from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments import cli
 from nystromformer.experiments.run import check_workdir
 from nystromformer.experiments.sweep.launch import (
-    FAILURE_FILE,
     check_slurm,
-    find_state,
     run_locally,
     run_on_slurm,
+    slurm_scripts,
 )
 from nystromformer.experiments.sweep.points import (
     Point,
@@ -48,6 +49,12 @@ from nystromformer.experiments.sweep.points import (
     make_points,
     parse_grid,
     write_plan,
+)
+from nystromformer.experiments.sweep.progress import (
+    FAILURE_FILE,
+    find_state,
+    format_outcome,
+    format_plan,
 )
 from nystromformer.experiments.transfer import check_source, follow_source
 from nystromformer.run_files import CONFIG_FILE
@@ -63,13 +70,23 @@ _PRESET = flags.DEFINE_string("preset", None, "PRESET[,PRESET] of all runs")
 _GRID = flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: a key and its values")
 _SEEDS = flags.DEFINE_integer("seeds", None, "seeds of each setting", lower_bound=1)
 _RETRY = flags.DEFINE_bool("retry", False, "run failed runs again")
-_DRY_RUN = flags.DEFINE_bool("dry_run", False, "print the commands and exit")
+_DRY_RUN = flags.DEFINE_bool("dry_run", False, "print commands or script, and exit")
 _PARALLEL = flags.DEFINE_integer("max_parallel", None, "default: here one a GPU", 1)
 _MAX_MINUTES = flags.DEFINE_float("max_minutes", 0, "time limit; 0: none", 0)
 _CLUSTER = flags.DEFINE_enum("cluster", None, ["slurm"], "submit the runs there")
 _PARTITION = flags.DEFINE_string("partition", None, "slurm: partition")
-_TIME = flags.DEFINE_integer("time", None, "slurm: minutes of each job", 5)
-_GPUS = flags.DEFINE_integer("gpus", None, "slurm: GPUs of each job", 0)
+_ACCOUNT = flags.DEFINE_string("account", None, "slurm: account that pays")
+_QOS = flags.DEFINE_string("qos", None, "slurm: quality of service")
+_CONSTRAINT = flags.DEFINE_string("constraint", None, "slurm: features of the machine")
+_TIME = flags.DEFINE_integer("time", None, "slurm: minutes of each run", 5)
+_GPUS = flags.DEFINE_integer("gpus", None, "slurm: GPUs of each run", 0)
+_CPUS = flags.DEFINE_integer("cpus", None, "slurm: CPU cores of each run", 1)
+_MEMORY = flags.DEFINE_integer("memory", None, "slurm: gigabytes of each run", 1)
+_LINES = flags.DEFINE_multi_string("script_line", [], "slurm: further line of the job")
+SLURM_FLAGS = (
+    *("partition", "account", "qos", "constraint", "time"),
+    *("gpus", "cpus", "memory", "script_line"),
+)
 
 
 def find_points(changes: Settings) -> list[Point]:
@@ -142,7 +159,7 @@ def main(changes: Settings) -> None:
     jax.config.update("jax_platforms", "cpu")  # the accelerators are for the runs
     if _CLUSTER.value and _MAX_MINUTES.value:
         raise ConfigError("--max_minutes is for runs on this machine: SLURM has --time")
-    for name in ("partition", "time", "gpus"):
+    for name in SLURM_FLAGS:
         if flags.FLAGS[name].present and not _CLUSTER.value:
             raise ConfigError(f"--{name} is for SLURM: add --cluster=slurm")
     folder = cli.local_folder(_WORKDIR.value)
@@ -153,9 +170,11 @@ def main(changes: Settings) -> None:
     points_to_run = [
         point for point in points if find_state(folder / point.name) in states_to_run
     ]
+    plan = format_plan(points, folder, retry=_RETRY.value)
     if _DRY_RUN.value:
-        for point in points_to_run:
-            print(shlex.join(point.command(folder)))
+        # What is not for a shell is a comment, so that all can be given to one.
+        print("\n".join(f"# {line}" for line in plan.splitlines()))
+        _print_jobs(points_to_run, folder)
         return
 
     check_sources(points_to_run, points, folder)
@@ -164,16 +183,31 @@ def main(changes: Settings) -> None:
     for point in points_to_run:
         (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
     write_plan(points, folder)
+    print(plan, flush=True)
     if _CLUSTER.value:
-        _submit(points_to_run, folder)
-    else:
-        _train_here(points_to_run, folder)
-    states = Counter(find_state(folder / point.name) for point in points)
-    print(", ".join(f"{count} {name}" for name, count in states.items()))
+        run_on_slurm(points_to_run, folder, **_slurm_parameters())
+        return
+    try:
+        _train_here(points, folder)
+    except Interrupted as interruption:
+        outcome = format_outcome(points, folder)
+        print(f"{interruption}; {outcome}; the same command goes on")
+        sys.exit(128 + interruption.signum)
+    print(format_outcome(points, folder))
+    states = {find_state(folder / point.name) for point in points}
     if "failed" in states:
         print(f"{FAILURE_FILE} in a run's folder says why; --retry runs it again")
+    sys.exit(0 if states == {"done"} else 1)
+
+
+def _print_jobs(points: Sequence[Point], folder: Path) -> None:
+    """Prints the commands of runs, or the scripts of the jobs of SLURM."""
     if not _CLUSTER.value:
-        sys.exit(0 if set(states) == {"done"} else 1)
+        for point in points:
+            print(shlex.join(point.command(folder)))
+        return
+    for script in slurm_scripts(points, folder, **_slurm_parameters()):
+        print(script)
 
 
 def check_workdirs(points: Sequence[Point], folder: Path) -> None:
@@ -220,16 +254,21 @@ def check_sources(
             )
 
 
-def _submit(points: Sequence[Point], folder: Path) -> None:
-    """Submits runs to SLURM with the parameters that the flags give."""
+def _slurm_parameters() -> dict[str, Any]:
+    """The flags of SLURM that are given, by the names that submitit has for them."""
     parameters = {
         "partition": _PARTITION.value,
+        "account": _ACCOUNT.value,
+        "qos": _QOS.value,
+        "constraint": _CONSTRAINT.value,
         "time": _TIME.value,
         "gpus_per_node": _GPUS.value,
+        "cpus_per_task": _CPUS.value,
+        "mem": f"{_MEMORY.value}GB" if _MEMORY.value else None,
+        "setup": _LINES.value,
         "array_parallelism": _PARALLEL.value,
     }
-    parameters = {name: value for name, value in parameters.items() if value}
-    run_on_slurm(points, folder, **parameters)
+    return {name: value for name, value in parameters.items() if value}
 
 
 def _train_here(points: Sequence[Point], folder: Path) -> None:
@@ -238,26 +277,5 @@ def _train_here(points: Sequence[Point], folder: Path) -> None:
     run_locally(points, folder, _PARALLEL.value)
 
 
-def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Takes --config.group.key=value, which absl knows in train.py alone, out.
-
-    Args:
-      words: the command line.
-
-    Returns:
-      The other words, and group.key -> value.
-    """
-    other_words = []
-    changes = {}
-    for word in words:
-        key, equals, value = word.removeprefix("--config.").partition("=")
-        if word.startswith("--config.") and equals:
-            changes[key] = value
-        else:
-            other_words.append(word)
-    return other_words, changes
-
-
 if __name__ == "__main__":
-    sys.argv, changes_of_all_runs = take_changes(sys.argv)
-    cli.run(functools.partial(main, changes_of_all_runs))
+    cli.run(main, takes_changes=True)

@@ -16,25 +16,25 @@ Outside SLURM and TPU pods add --coordinator=HOST:PORT --num_processes=4 --proce
 All see the workdir; each reads the data from its own disk or a shared one.
 """
 
-import os
 import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
+import os
 import sys
+from collections.abc import Mapping
 
 import jax
 from absl import flags
 from etils import epath
-from ml_collections import config_flags
 
-from lra_tasks.task import TASKS
-from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli, run
-from nystromformer.experiments.config_file import config_from_flags, format_config
+from nystromformer.experiments.config_file import format_config, load_config
 from nystromformer.experiments.experiment import build_experiment
-from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.experiments.transfer import follow_source
 
-config_flags.DEFINE_config_file("config", None, "FILE.py[:ATTENTION,PRESET]")
+_CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run")
 _PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the config and exit")
 _MAX_MINUTES = flags.DEFINE_float("max_minutes", 0, "time limit; 0: none", 0)
@@ -45,15 +45,19 @@ _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "number of processe
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "number, from 0", 0)
 flags.register_validator(
     "config",
-    lambda config: config is not None,
+    bool,
     message="give FILE.py:ATTENTION,PRESET, as in configs/listops.py:nystrom,quick",
 )
 
 
-def main() -> None:
-    """Prints the config, trains and prints the result."""
+def main(changes: Mapping[str, str]) -> None:
+    """Prints the config, trains and prints the result.
+
+    Args:
+      changes: key of the config -> the text of the value that replaces the file's.
+    """
     signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
-    config = config_from_flags(flags.FLAGS, load=cli.loaded_modules())
+    config = load_config(str(_CONFIG.value), changes, load=cli.loaded_modules())
     workdir = epath.Path(_WORKDIR.value).expanduser() if _WORKDIR.value else None
     if _PRINT_CONFIG.value:
         print(format_config(follow_source(config, workdir)))
@@ -93,4 +97,4 @@ def join_processes() -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, registries=(TASKS, ATTENTIONS, OBJECTIVES))
+    cli.run(main, takes_changes=True)

@@ -13,6 +13,10 @@ from nystromformer.classifiers import (
     PairClassifier,
     SequenceClassifier,
     TokenClassifier,
+    pool_last,
+    pool_max,
+    pool_mean,
+    pool_padded_mean,
 )
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.token_models import MaskedLanguageModel, MaskedOrderModel
@@ -320,3 +324,31 @@ def test_pair_classifier_takes_features():
     assert logits.shape == (B, C)
     swapped_logits = classify(features[:, ::-1], mask)
     assert relative_error(swapped_logits, logits) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("pool", "pool_row"),
+    [
+        (pool_mean, lambda row: row.mean(0)),
+        (
+            functools.partial(pool_padded_mean, max_length=17),
+            lambda row: row.sum(0) / 17,
+        ),
+        (pool_max, lambda row: row.max(0)),
+        (pool_last, lambda row: row[-1]),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_pooling_is_of_valid_tokens_wherever_padding_stands(pool, pool_row, dtype):
+    """In front, as of prompts, or between, as of an `ignore_id`."""
+    x = np.random.default_rng(0).normal(size=(B, L, D)).astype(dtype)
+    mask = np.random.default_rng(1).random((B, L)) < 0.5
+    mask[0] = np.arange(L) >= 7
+    mask[1, -3:] = False
+    rows = zip(np.float64(x), mask, strict=True)
+    expected = [pool_row(row[is_valid]) for row, is_valid in rows]
+    with jax.enable_x64(dtype == "float64"):
+        pooled = pool(jnp.asarray(x), jnp.asarray(mask))
+        assert pooled.dtype == dtype
+        tolerance = TOLERANCE["same" if dtype == "float32" else "float64"]
+        assert relative_error(pooled, expected) <= tolerance

@@ -62,7 +62,7 @@ BAD = [
     ("train.eval_every", 0, r"config\.train: eval_every must be at least 1, got 0"),
     ("train.grad_accum_steps", 5, "steps 5 does not divide batch_size 32"),
     ("train.init_from", 3, r"config\.train: init_from must be str \| None, got 3"),
-    ("model.dtype", "float16", r"model\.dtype must be one of .*'float16'"),
+    ("model.dtype", "float16", r"config\.model: dtype must be one of .*'float16'"),
     ("model.dropout_rate", 1.0, r"config\.model: dropout_rate must be in \[0, 1\)"),
     ("model.model_dim", 65, "config.model: num_heads 2 does not divide model_dim 65"),
     ("model.short_conv", 4, "short_conv must be odd, or 0 for none, got 4"),

@@ -12,7 +12,7 @@ import jaxlib
 import pytest
 from filelock import FileLock
 
-from nystromformer.experiments.cores import num_cores
+from nystromformer.experiments.provenance import num_cores
 from tests.commands import ROOT, Commands
 
 # A process under nohup, or in a shell's background, ignores these signals, and so do

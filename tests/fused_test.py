@@ -15,7 +15,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
 from nystromformer.fused import attend_fused_head, attend_with_lengths
-from nystromformer.ops import zero_masked
+from nystromformer.masks import zero_masked
 from tests.attention.cases import make, normal
 from tests.jaxpr import equations
 from tests.tolerance import TOLERANCE, relative_error

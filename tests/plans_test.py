@@ -70,7 +70,7 @@ def test_sweep_can_begin_each_run_of_a_plan_with_all_seeds_in_turn(
         "sweep.py", f"--workdir={tmp_path}", f"--plan={name}", "--dry_run"
     )
     assert done.returncode == 0, done.stderr
-    printed = [shlex.split(line) for line in done.stdout.splitlines()]
+    printed = [shlex.split(line) for line in done.stdout.splitlines() if line[0] != "#"]
     runs = list_runs(name)
     seeds = range(PLANS[name]["seeds"])
     assert [describe(command) for command in printed] == len(seeds) * runs

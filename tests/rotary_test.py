@@ -8,7 +8,7 @@ from flax import nnx
 
 from nystromformer import encoder
 from nystromformer.encoder import Encoder, EncoderConfig
-from nystromformer.rotary import rotate_by_position
+from nystromformer.layers import rotate_by_position
 from tests import paper
 from tests.attention.cases import OPTIONS
 from tests.encoder_cases import call

@@ -14,7 +14,7 @@ from flax import nnx
 
 from nystromformer import encoder
 from nystromformer.encoder import Encoder, EncoderConfig
-from nystromformer.short_conv import short_conv
+from nystromformer.layers import short_conv
 from tests.attention import cases
 from tests.encoder_cases import call
 from tests.tolerance import TOLERANCE, relative_error

@@ -1,16 +1,20 @@
 """Every attention behind one signature: a file for each, and a line in ATTENTIONS."""
 
 import importlib
-import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flax import nnx
+from nystromformer.validation import is_same_class
 
-from nystromformer.attention.base import Attention
+# A module is imported when its attention is named, so that who needs the names alone,
+# as a report on finished runs, loads no model.
+if TYPE_CHECKING:
+    from flax import nnx
+
+    from nystromformer.attention.base import Attention
 
 # Name -> "module:class", or the class of an attention that was registered.
-ATTENTIONS: dict[str, str | type[Attention]] = {
+ATTENTIONS: dict[str, "str | type[Attention]"] = {
     "nystrom": "nystromformer.attention.nystrom:NystromAttention",
     "softmax": "nystromformer.attention.softmax:SoftmaxAttention",
     "bigbird": "nystromformer.attention.bigbird:BigBirdAttention",
@@ -27,7 +31,7 @@ ATTENTIONS: dict[str, str | type[Attention]] = {
 CONFIG_KEYS = ("name", "options", "by_layer")
 
 
-def register_attention(name: str, cls: type[Attention]) -> None:
+def register_attention(name: str, cls: "type[Attention]") -> None:
     """Adds an attention of another package to the table.
 
     A module may be imported twice, from two places, and a cell of a notebook may be run
@@ -44,7 +48,7 @@ def register_attention(name: str, cls: type[Attention]) -> None:
     """
     if name in ATTENTIONS:
         registered = find_attention(name)
-        if not _is_same_class(registered, cls):
+        if not is_same_class(registered, cls):
             raise ValueError(f"the name {name!r} is taken by {registered}")
     for option in cls.options():
         if option in CONFIG_KEYS:
@@ -56,34 +60,7 @@ def register_attention(name: str, cls: type[Attention]) -> None:
     ATTENTIONS[name] = cls
 
 
-def _is_same_class(first: type[Attention], second: type[Attention]) -> bool:
-    """Whether two classes are one that was imported twice, or written anew.
-
-    `lra_tasks.task` has the same function: an attention must not need the tasks.
-    """
-    if first.__qualname__ != second.__qualname__:
-        return False
-    first_file = _file_name(first)
-    second_file = _file_name(second)
-    if first_file is None or second_file is None:
-        return True
-    return first_file == second_file
-
-
-def _file_name(cls: type) -> str | None:
-    """The name of the file that a class is written in; None for a notebook's cell.
-
-    The functions of the class know it. Its module does not: all config files have the
-    same module name.
-    """
-    for member in vars(cls).values():
-        code = getattr(member, "__code__", None)
-        if code is not None and os.path.exists(code.co_filename):
-            return os.path.basename(code.co_filename)
-    return None
-
-
-def find_attention(name: str) -> type[Attention]:
+def find_attention(name: str) -> "type[Attention]":
     """Finds the class of a name in `ATTENTIONS`, and imports its module if need be.
 
     Raises:
@@ -103,37 +80,37 @@ def check_attention(name: str, options: Mapping[str, Any]) -> None:
     find_attention(name).check_options(options)
 
 
+def print_attentions() -> None:
+    """Prints a line for each attention: its name, its options and their defaults.
+
+    Configs start from the options of the paper's experiments instead. Where these are
+    not the defaults, another line has them.
+    """
+    for name in ATTENTIONS:
+        cls = find_attention(name)
+        options = []
+        for option, parameter in cls.options().items():
+            has_default = parameter.default is not parameter.empty
+            options.append(f"{option}={parameter.default!r}" if has_default else option)
+        print(f"{name}: {', '.join(options) or 'no options'}")
+        if cls.paper_options:
+            paper = [f"{option}={x!r}" for option, x in cls.paper_options.items()]
+            print(f"    in configs {', '.join(paper)}")
+
+
 def make_attention(
     name: str,
     *,
     num_heads: int,
     head_dim: int,
     max_length: int,
-    rngs: nnx.Rngs,
+    rngs: "nnx.Rngs",
     **options: Any,
-) -> Attention:
+) -> "Attention":
     """Makes the attention of that name.
 
-    The options and their defaults; the docstrings of the classes explain them:
-
-        nystrom     num_landmarks=64, num_pinv_iters=6, conv_kernel_size=0,
-                    landmark_padding="mask", landmarks="segment_means",
-                    landmark_seed=0, pinv="iterative", pinv_init="per_matrix",
-                    pinv_kernel=False, fused=False
-        softmax     dropout_rate=0.0, fused=True
-        bigbird     block_size=64, num_random_blocks=3
-        efficient   none
-        linear      none
-        linformer   projection_dim=256, sharing="key_value"
-        longformer  window=256
-        performer   num_features=256, kernel="softmax", redraw_features=False
-        reformer    num_hashes=2, bucket_size=64, lsh_scope="bucket",
-                    redraw_hashes=False
-        identity    none
-
-    Configs start from the options of the paper's experiments instead, `paper_options`
-    of each class: "nystrom" with conv_kernel_size=35 and "softmax" with
-    dropout_rate=0.1.
+    `print_attentions` prints the names, and the options of each with their defaults;
+    the docstrings of the classes explain them.
 
     Args:
       name: a name in `ATTENTIONS`.

@@ -1,49 +1,35 @@
-"""The base class of all attentions: their signature, their checks and their options.
+"""The base class of all attentions: their one signature, its checks, a random key.
 
 Every attention can be passed as `attention_fn` to the attention layers of Flax, nnx and
-linen, and called like `jax.nn.dot_product_attention`: they share one signature. A
-subclass implements one head of one sequence, and this class maps it over both.
+linen, and called like `jax.nn.dot_product_attention`. A subclass writes one head of
+one sequence, and this class maps it over heads and batch.
 
 Letters: B batch, T query length, S key length, N heads, H head dim, E value dim.
 """
 
 import functools
-import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypedDict
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.linen import module as linen_module
 
-from nystromformer.ops import mask_of_queries, zero_masked
-from nystromformer.validation import check_type
-
-# A query that does not count is garbage from this size on: no network makes such
-# numbers, and its scores might overflow.
-LARGEST_QUERY = 2.0**64
-
-
-class CommonArguments(TypedDict):
-    """The arguments of every attention, which are no options; see `Attention`."""
-
-    num_heads: int
-    head_dim: int
-    max_length: int
-    rngs: nnx.Rngs
+from nystromformer.attention.options import HasOptions
+from nystromformer.masks import (
+    check_key_mask,
+    check_query_mask,
+    find_query_mask,
+    zero_garbage,
+    zero_masked,
+)
 
 
-class Attention(nnx.Module):
+class Attention(HasOptions, nnx.Module):
     """The base class of all attentions; a subclass writes `attend`.
 
-    Its options are the keyword arguments of its `__init__`. They are found there with
-    their types and defaults, and so are those of the parent class, where `__init__`
-    passes the others on to it:
-
-        def __init__(self, *, window: int = 256, **common: Unpack[CommonArguments]):
-            super().__init__(**common)
-            self.window = window
+    Its options are the keyword arguments of its `__init__`, see `HasOptions`.
 
     Attributes that a subclass may set:
       num_projections: how many projections of its inputs a model makes for it, so that
@@ -51,7 +37,7 @@ class Attention(nnx.Module):
         share, and value; 1 for value alone.
       self_attention_only: whether it needs T = S.
       sums_over_queries: whether it sums over queries, so that `attend` gets
-        `query_mask`.
+        `query_mask` and `is_self_attention`.
       shared_across_layers: whether an Encoder gives one object to all layers with equal
         options. It may be set in `__init__`.
       size_option: the option that 64 stands for in "nystrom-64".
@@ -59,8 +45,6 @@ class Attention(nnx.Module):
         on its padding.
       batch_sensitive: option -> the value with which the output of an example depends
         on the other examples of its batch.
-      paper_options: option -> its value in the paper's experiments, where that is not
-        the default.
     """
 
     num_projections = 3
@@ -70,7 +54,6 @@ class Attention(nnx.Module):
     size_option: ClassVar[str | None] = None
     padding_sensitive: ClassVar[Mapping[str, Any]] = {}
     batch_sensitive: ClassVar[Mapping[str, Any]] = {}
-    paper_options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self,
@@ -151,7 +134,13 @@ class Attention(nnx.Module):
         if is_causal:
             self._refuse("is_causal=True", query, key)
         if dropout_rate > 0 and not deterministic:
-            self._refuse(f"dropout_rate={dropout_rate}", query, key)
+            self._refuse(
+                f"dropout_rate={dropout_rate}",
+                query,
+                key,
+                instead="use dropout_rate=0, and nnx.Dropout on the output, or take "
+                "softmax attention",
+            )
         if module is not None:
             self._refuse("sow_weights=True", query, key)
 
@@ -206,13 +195,16 @@ class Attention(nnx.Module):
           key: [B, S, N, H].
           value: [B, S, N, E].
           mask: [B, S] bool, True = attend, or None.
-          query_mask: [B, T] bool, True = the query counts. None: `mask_of_queries`
+          query_mask: [B, T] bool, True = the query counts. None: `find_query_mask`
             says which.
           precision: the precision of the large products.
 
         Returns:
           [B, T, N, E] in the dtype of the query.
         """
+        query_mask, is_self_attention = find_query_mask(
+            query_mask, mask, num_queries=query.shape[1], num_keys=key.shape[1]
+        )
         arrays = self.per_head(key.shape[1])
         # All heads get an array of one row unbatched. If vmap repeated it, its gradient
         # would be computed for each head and then summed.
@@ -227,17 +219,17 @@ class Attention(nnx.Module):
             query_mask: jax.Array | None,
             *head_arrays: jax.Array,
         ) -> jax.Array:
-            query_mask = mask_of_queries(
-                query_mask, mask, num_queries=len(query), num_keys=len(key)
-            )
             # The padding is zeroed once, here, so that XLA keeps one copy of the result
             # for all that follows.
             query = zero_garbage(query, query_mask)
             key = zero_masked(key, mask)
             value = zero_masked(value, mask)
-            options = {"query_mask": query_mask} if self.sums_over_queries else {}
+            queries = {}
+            if self.sums_over_queries:
+                queries["query_mask"] = query_mask
+                queries["is_self_attention"] = is_self_attention
             out = self.attend(
-                query, key, value, mask, precision, *head_arrays, **options
+                query, key, value, mask, precision, *head_arrays, **queries
             )
             return out.astype(query.dtype)
 
@@ -276,8 +268,9 @@ class Attention(nnx.Module):
 
         Args:
           query: [T, H]. An attention that sums over queries sets `sums_over_queries`
-            and gets the keyword argument `query_mask` [T] bool, True = the query
-            counts, or None.
+            and gets two keyword arguments: `query_mask` [T] bool, True = the query
+            counts, or None if all do; and `is_self_attention`, whether that mask is
+            `mask`, as queries and keys are the same tokens.
           key: [S, H], zero where the mask is False.
           value: [S, E], zero where the mask is False.
           mask: [S] bool, True = attend, or None.
@@ -310,71 +303,18 @@ class Attention(nnx.Module):
                 "queries too: give no query_mask"
             )
 
-    def _refuse(self, argument: str, query: jax.Array, key: jax.Array) -> None:
+    def _refuse(
+        self,
+        argument: str,
+        query: jax.Array,
+        key: jax.Array,
+        instead: str = "take softmax attention",
+    ) -> None:
         """Raises ValueError for an argument that needs the weights."""
         raise ValueError(
             f"{argument} needs the [T, S] weights of {query.shape} and {key.shape}, "
-            f"which {type(self).__name__} never forms: take softmax attention"
+            f"which {type(self).__name__} never forms: {instead}"
         )
-
-    @classmethod
-    def options(cls) -> dict[str, inspect.Parameter]:
-        """The options by name, each with its annotation and its default."""
-        options = {}
-        for owner in _owners_of_options(cls):
-            options |= _own_options(owner)
-        return options
-
-    @classmethod
-    def init_defaults(cls) -> dict[str, Any]:
-        """The options that `__init__` does not require, with its defaults."""
-        return {
-            name: parameter.default
-            for name, parameter in cls.options().items()
-            if parameter.default is not parameter.empty
-        }
-
-    @classmethod
-    def complete_options(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns these options with the defaults of all others."""
-        return {**cls.init_defaults(), **values}
-
-    @classmethod
-    def config_defaults(cls) -> dict[str, Any]:
-        """The options with which configs and benchmarks start.
-
-        Those are the paper's: `paper_options`, and the defaults of the others. If a
-        class changes the default of an option of its parent class, its configs have
-        the new default as well, whatever the parent's `paper_options` say.
-        """
-        values = {}
-        for owner in _owners_of_options(cls):
-            for name, parameter in _own_options(owner).items():
-                if parameter.default is not parameter.empty:
-                    values[name] = parameter.default
-            values |= vars(owner).get("paper_options", {})
-        return values
-
-    @classmethod
-    def check_options(cls, values: Mapping[str, Any]) -> None:
-        """Checks the names and the types of options.
-
-        Args:
-          values: option -> value.
-
-        Raises:
-          ValueError: an unknown option, or one of a wrong type.
-        """
-        options = cls.options()
-        for name, value in values.items():
-            if name not in options:
-                known_names = ", ".join(options) or "none"
-                raise ValueError(
-                    f"{cls.__name__} has no option {name!r}; known: {known_names}"
-                )
-            annotation = options[name].annotation
-            if annotation is not inspect.Parameter.empty:
-                check_type(f"{name} of {cls.__name__}", value, annotation)
 
 
 def _check_hashable(class_name: str, graphdef: nnx.GraphDef[Attention]) -> None:
@@ -431,6 +371,26 @@ def refuse_linen(attention: nnx.Module) -> None:
         )
 
 
+class RandomKey(nnx.Variable):
+    """The key of an attention that draws something, such as blocks or hashes.
+
+    It is uint32 [2], in every checkpoint, and has no gradient.
+    """
+
+
+def make_random_key(key: jax.Array) -> RandomKey:
+    """Draws the key of one attention from a key of jax."""
+    return RandomKey(jax.random.bits(key, (2,), jnp.uint32))
+
+
+def read_random_key(random_key: RandomKey) -> jax.Array:
+    """The key as jax takes it.
+
+    The generator is named, so that a change of jax's default changes no model.
+    """
+    return jax.random.wrap_key_data(random_key[...], impl="threefry2x32")
+
+
 def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
     """Raises ValueError unless shapes are [B, T, N, H], [B, S, N, H], [B, S, N, E].
 
@@ -477,55 +437,6 @@ def floating_dtype(
     return dtype
 
 
-def with_four_axes(
-    name: str, array: jax.typing.ArrayLike, shape: Sequence[int]
-) -> jax.Array:
-    """Puts axes of size 1 in front of a mask or a bias, so that it has four.
-
-    Args:
-      name: "mask", "query_mask" or "bias", for the message.
-      array: any array of at most four axes.
-      shape: the four sizes that it must broadcast to.
-
-    Raises:
-      ValueError: it does not broadcast to that shape.
-    """
-    array = jnp.asarray(array)
-    sizes = (1,) * (4 - array.ndim) + array.shape
-    fits = len(sizes) == len(shape) and all(
-        size in (1, full_size) for size, full_size in zip(sizes, shape, strict=True)
-    )
-    if not fits:
-        raise ValueError(
-            f"a {name} of shape {array.shape} does not broadcast to {tuple(shape)}"
-        )
-    return array.reshape(sizes)
-
-
-def mask_with_four_axes(
-    mask: jax.typing.ArrayLike, shape: Sequence[int], name: str = "mask"
-) -> jax.Array:
-    """`with_four_axes` of a mask, which must be boolean.
-
-    Raises:
-      ValueError: it does not broadcast to that shape, or it is not boolean.
-    """
-    try:
-        mask = with_four_axes(name, mask, shape)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}: if it says which tokens are padding, as [B, L], pass "
-            f"{name}[:, None, None, :]"
-        ) from error
-    if mask.dtype != jnp.bool_:
-        raise ValueError(
-            f"{name} must be boolean (True = valid), got {mask.dtype}; flax's "
-            "make_attention_mask and combine_masks need dtype=bool, and decode=True, "
-            "which is causal, makes a mask of floats"
-        )
-    return mask
-
-
 def check_bias(bias: jax.Array) -> None:
     """Raises ValueError for a boolean bias, which is a mask in the place of a bias.
 
@@ -537,92 +448,3 @@ def check_bias(bias: jax.Array) -> None:
             "a bias is numbers to add to the scores, got a boolean array of shape "
             f"{jnp.shape(bias)}: pass a mask by its name, as in mask=mask"
         )
-
-
-def check_key_mask(mask: jax.Array, batch: int, length: int) -> jax.Array:
-    """The mask of the keys, [B, S], from a mask that broadcasts to [B, 1, 1, S].
-
-    Raises:
-      ValueError: the mask varies over queries or heads, or is not boolean.
-    """
-    if jnp.ndim(mask) == 4 and jnp.shape(mask)[1:3] != (1, 1):
-        raise ValueError(
-            "this attention takes one mask of keys for all heads and queries, "
-            f"[B, 1, 1, S], got {jnp.shape(mask)}: if it only says which tokens are "
-            "padding, pass valid[:, None, None, :], where valid is [B, S]; for a "
-            "causal or another mask take softmax attention"
-        )
-    mask = mask_with_four_axes(mask, (batch, 1, 1, length))
-    return jnp.broadcast_to(mask[:, 0, 0, :], (batch, length))
-
-
-def check_query_mask(
-    query_mask: jax.typing.ArrayLike, batch: int, length: int
-) -> jax.Array:
-    """The mask of the queries, [B, T], from one that broadcasts to [B, 1, 1, T].
-
-    Raises:
-      ValueError: a query_mask that does not broadcast or is not boolean.
-    """
-    shape = (batch, 1, 1, length)
-    query_mask = mask_with_four_axes(query_mask, shape, name="query_mask")
-    return jnp.broadcast_to(query_mask[:, 0, 0, :], (batch, length))
-
-
-def zero_garbage(query: jax.Array, query_mask: jax.Array | None) -> jax.Array:
-    """Queries without the NaN and the huge numbers of those that do not count.
-
-    Their scores, times the zero cotangent of the output, would make the gradient NaN.
-    Ordinary numbers are kept: where T = S and nobody said otherwise, the queries may
-    be of other tokens than the mask.
-
-    Args:
-      query: [T, ...] or [B, T, ...].
-      query_mask: [T] or [B, T] bool, True = the query counts; None = all.
-    """
-    if query_mask is None:
-        return query
-    counts = jnp.expand_dims(query_mask, range(query_mask.ndim, query.ndim))
-    # float16 ends before that size.
-    limit = min(LARGEST_QUERY, float(jnp.finfo(query.dtype).max))
-    is_ordinary = jnp.abs(query) < limit
-    return jnp.where(counts | is_ordinary, query, 0)
-
-
-def _owners_of_options(cls: type) -> list[type]:
-    """The class and those of its parents whose options it has, parents first."""
-    owners = []
-    for owner in cls.__mro__:
-        owners.append(owner)
-        init = vars(owner).get("__init__")
-        if init is not None and inspect.getfullargspec(init).varkw is None:
-            break  # no argument reaches the parents from here
-    return owners[::-1]
-
-
-def _own_options(owner: type) -> dict[str, inspect.Parameter]:
-    """The options that the `__init__` of the class itself names."""
-    init = vars(owner).get("__init__")
-    if init is None:
-        return {}
-    options = {}
-    for name, parameter in inspect.signature(init).parameters.items():
-        is_common = name == "self" or name in CommonArguments.__annotations__
-        if not is_common and parameter.kind is not parameter.VAR_KEYWORD:
-            annotation = _evaluate(parameter.annotation, init)
-            options[name] = parameter.replace(annotation=annotation)
-    return options
-
-
-def _evaluate(annotation: Any, function: Any) -> Any:
-    """The type that an annotation of a function names, if it is a string.
-
-    It is `inspect.Parameter.empty` if the module does not know the type: it imported
-    the name for type checkers alone.
-    """
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        return eval(annotation, function.__globals__)
-    except NameError:
-        return inspect.Parameter.empty

@@ -19,10 +19,10 @@ from typing import Unpack
 import jax
 import jax.numpy as jnp
 
-from nystromformer.attention.base import Attention, CommonArguments
-from nystromformer.attention.random_key import make_random_key, read_random_key
+from nystromformer.attention.base import Attention, make_random_key, read_random_key
+from nystromformer.attention.options import CommonArguments
+from nystromformer.blocks import to_blocks
 from nystromformer.dot_product import attend
-from nystromformer.ops import to_blocks
 from nystromformer.validation import check_range
 
 

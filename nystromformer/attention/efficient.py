@@ -8,7 +8,7 @@ feature of the keys, ρ_q(Q) (ρ_k(K)ᵀ V). Each row of ρ_q(Q) ρ_k(K)ᵀ sums
 import jax
 
 from nystromformer.attention.base import Attention
-from nystromformer.ops import at_least_float32, einsum
+from nystromformer.precision import at_least_float32, einsum
 
 
 class EfficientAttention(Attention):

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.attention.base import Attention
-from nystromformer.ops import at_least_float32, einsum, zero_masked
+from nystromformer.masks import zero_masked
+from nystromformer.precision import at_least_float32, einsum
 
 
 def kernel_attend(

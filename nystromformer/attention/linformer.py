@@ -13,9 +13,10 @@ from typing import Any, Unpack
 import jax
 from flax import nnx
 
-from nystromformer.attention.base import Attention, CommonArguments
+from nystromformer.attention.base import Attention
+from nystromformer.attention.options import CommonArguments
 from nystromformer.dot_product import attend
-from nystromformer.ops import einsum
+from nystromformer.precision import einsum
 from nystromformer.validation import check_choice, check_range
 
 SHARING = ("headwise", "key_value", "layerwise", "layerwise_per_head")

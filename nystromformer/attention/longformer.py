@@ -11,9 +11,10 @@ from typing import Unpack
 import jax
 import jax.numpy as jnp
 
-from nystromformer.attention.base import Attention, CommonArguments
+from nystromformer.attention.base import Attention
+from nystromformer.attention.options import CommonArguments
+from nystromformer.blocks import to_blocks, to_blocks_with_margins
 from nystromformer.dot_product import attend
-from nystromformer.ops import to_blocks, to_blocks_with_margins
 from nystromformer.validation import check_range
 
 # The least tokens of a block of queries; smaller matrices are slow.

@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from nystromformer.attention.base import Attention, CommonArguments, check_shapes
+from nystromformer.attention.base import Attention, check_shapes
+from nystromformer.attention.options import CommonArguments
+from nystromformer.blocks import to_blocks_with_margins
 from nystromformer.dot_product import attend
 from nystromformer.fused import attend_fused_head
 from nystromformer.landmarks import LANDMARKS, PINVS
 from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
-from nystromformer.ops import einsum, to_blocks_with_margins
+from nystromformer.precision import einsum
 from nystromformer.validation import check_choice, check_kernel_size, check_range
 
 PINV_INITS = ("per_matrix", "per_batch")
@@ -117,6 +119,11 @@ class NystromAttention(Attention):
         check_choice("landmarks", landmarks, LANDMARKS)
         check_choice("pinv", pinv, PINVS)
         check_choice("pinv_init", pinv_init, PINV_INITS)
+        if pinv_kernel and pinv != "iterative":
+            raise ValueError(
+                "pinv_kernel=True is a kernel of the iterations, and has no effect on "
+                f"pinv={pinv!r}: leave it out, or take pinv='iterative'"
+            )
         self.num_landmarks = num_landmarks
         self.num_pinv_iters = num_pinv_iters
         self.conv_kernel_size = conv_kernel_size
@@ -149,6 +156,7 @@ class NystromAttention(Attention):
         kernel: jax.Array | None = None,
         *,
         query_mask: jax.Array | None = None,
+        is_self_attention: bool = False,
     ) -> jax.Array:
         invert = PINVS[self.pinv]
         if self.pinv == "iterative":
@@ -162,9 +170,11 @@ class NystromAttention(Attention):
             value,
             mask,
             query_mask=query_mask,
+            is_self_attention=is_self_attention,
             num_landmarks=self.num_landmarks,
             num_pinv_iters=self.num_pinv_iters,
             landmark_padding=self.landmark_padding,
+            # Of "segment_means" it is the core's own function.
             make_landmarks=partial(LANDMARKS[self.landmarks], seed=self.landmark_seed),
             invert=invert,
             precision=precision,

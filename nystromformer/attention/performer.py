@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import Attention, CommonArguments
+from nystromformer.attention.base import Attention
 from nystromformer.attention.linear import kernel_attend
-from nystromformer.ops import einsum
+from nystromformer.attention.options import CommonArguments
+from nystromformer.precision import einsum
 from nystromformer.validation import check_choice, check_range
 
 PUBLISHED_EPSILON = 1e-4

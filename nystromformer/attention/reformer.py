@@ -28,14 +28,73 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import Attention, CommonArguments
-from nystromformer.attention.random_key import make_random_key, read_random_key
-from nystromformer.ops import at_least_float32, einsum, to_blocks
+from nystromformer.attention.base import Attention, make_random_key, read_random_key
+from nystromformer.attention.options import CommonArguments
+from nystromformer.blocks import to_blocks
+from nystromformer.precision import at_least_float32, einsum
 from nystromformer.validation import check_choice, check_range
 
 LSH_SCOPES = ("bucket", "chunk")
 # A key with a smaller |k|² is not stretched to length 1.
 _SMALLEST_SQUARE = 1e-12
+
+
+def random_rotations(key: jax.Array, shape: tuple[int, int, int, int]) -> jax.Array:
+    """Draws the axes that tokens are hashed by.
+
+    Args:
+      key: the key of the draw.
+      shape: N, R, K, H.
+
+    Returns:
+      Normal numbers [N, R, K, H]. Axis k is the same for every K, and so every length.
+    """
+    num_heads, num_hashes, num_axes, head_dim = shape
+
+    def draw_axis(k: jax.Array) -> jax.Array:
+        axis_key = jax.random.fold_in(key, k)
+        axis_shape = (num_heads, num_hashes, head_dim)
+        return jax.random.normal(axis_key, axis_shape, jnp.float32)
+
+    return jax.vmap(draw_axis, out_axes=2)(jnp.arange(num_axes))
+
+
+def hash_buckets(
+    x: jax.Array, mask: jax.Array, rotations: jax.Array, bucket_size: int
+) -> jax.Array:
+    """Hashes by angle: the nearest of the 2 K directions ±axis k, in each round.
+
+    Near vectors tend to fall into one bucket: Andoni et al., "Practical and Optimal LSH
+    for Angular Distance", NeurIPS 2015. It has no gradient.
+
+    Args:
+      x: [L, H].
+      mask: [L] bool, True = a token.
+      rotations: [R, K, H], K ≥ ⌈L / bucket_size⌉.
+      bucket_size: n valid tokens use the first ⌈n / bucket_size⌉ axes, two buckets
+        each; n ≤ bucket_size tokens are in one bucket.
+
+    Returns:
+      [R, L] int32: k for +axis k, K + k for −axis k, 2 K for padding.
+    """
+    num_axes = rotations.shape[1]
+    num_valid = mask.sum()
+    accumulation_dtype = at_least_float32(x.dtype)
+    # A bucket must not depend on how a product is rounded.
+    projections = jnp.einsum(
+        "rkh,lh->rlk",
+        rotations.astype(accumulation_dtype),
+        lax.stop_gradient(x).astype(accumulation_dtype),
+        precision="highest",
+    )
+    is_used = jnp.arange(num_axes) * bucket_size < num_valid  # [K]
+    magnitudes = jnp.where(is_used[None, None], jnp.abs(projections), -1)
+    axis = jnp.argmax(magnitudes, axis=-1)  # [R, L]
+    projection = jnp.take_along_axis(projections, axis[:, :, None], axis=-1)[:, :, 0]
+
+    bucket = jnp.where(projection < 0, num_axes + axis, axis)
+    bucket = jnp.where(num_valid <= bucket_size, 0, bucket)
+    return jnp.where(mask[None], bucket, 2 * num_axes).astype(jnp.int32)
 
 
 def _find_seen_tokens(
@@ -265,61 +324,3 @@ class ReformerAttention(Attention):
     def _fill_last_chunk(self, x: jax.Array) -> jax.Array:
         """x [L, ...] with zeros (False) behind, so that chunks divide its length."""
         return to_blocks(x, self.bucket_size).reshape(-1, *x.shape[1:])
-
-
-def random_rotations(key: jax.Array, shape: tuple[int, int, int, int]) -> jax.Array:
-    """Draws the axes that tokens are hashed by.
-
-    Args:
-      key: the key of the draw.
-      shape: N, R, K, H.
-
-    Returns:
-      Normal numbers [N, R, K, H]. Axis k is the same for every K, and so every length.
-    """
-    num_heads, num_hashes, num_axes, head_dim = shape
-
-    def draw_axis(k: jax.Array) -> jax.Array:
-        axis_key = jax.random.fold_in(key, k)
-        axis_shape = (num_heads, num_hashes, head_dim)
-        return jax.random.normal(axis_key, axis_shape, jnp.float32)
-
-    return jax.vmap(draw_axis, out_axes=2)(jnp.arange(num_axes))
-
-
-def hash_buckets(
-    x: jax.Array, mask: jax.Array, rotations: jax.Array, bucket_size: int
-) -> jax.Array:
-    """Hashes by angle: the nearest of the 2 K directions ±axis k, in each round.
-
-    Near vectors tend to fall into one bucket: Andoni et al., "Practical and Optimal LSH
-    for Angular Distance", NeurIPS 2015. It has no gradient.
-
-    Args:
-      x: [L, H].
-      mask: [L] bool, True = a token.
-      rotations: [R, K, H], K ≥ ⌈L / bucket_size⌉.
-      bucket_size: n valid tokens use the first ⌈n / bucket_size⌉ axes, two buckets
-        each; n ≤ bucket_size tokens are in one bucket.
-
-    Returns:
-      [R, L] int32: k for +axis k, K + k for −axis k, 2 K for padding.
-    """
-    num_axes = rotations.shape[1]
-    num_valid = mask.sum()
-    accumulation_dtype = at_least_float32(x.dtype)
-    # A bucket must not depend on how a product is rounded.
-    projections = jnp.einsum(
-        "rkh,lh->rlk",
-        rotations.astype(accumulation_dtype),
-        lax.stop_gradient(x).astype(accumulation_dtype),
-        precision="highest",
-    )
-    is_used = jnp.arange(num_axes) * bucket_size < num_valid  # [K]
-    magnitudes = jnp.where(is_used[None, None], jnp.abs(projections), -1)
-    axis = jnp.argmax(magnitudes, axis=-1)  # [R, L]
-    projection = jnp.take_along_axis(projections, axis[:, :, None], axis=-1)[:, :, 0]
-
-    bucket = jnp.where(projection < 0, num_axes + axis, axis)
-    bucket = jnp.where(num_valid <= bucket_size, 0, bucket)
-    return jnp.where(mask[None], bucket, 2 * num_axes).astype(jnp.int32)

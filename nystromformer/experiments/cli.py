@@ -1,20 +1,19 @@
-"""The process of a command: flags, --load, signals, errors in one line, the cache."""
+"""The process of a command: its flags, signals, errors in one line, and the cache."""
 
-import functools
 import grp
 import os
 import pwd
+import re
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
-from ml_collections import config_flags
 
 from lra_tasks.errors import DataError
 from lra_tasks.paths import local_path
@@ -24,13 +23,7 @@ from nystromformer.errors import (
     Interrupted,
     NotFiniteError,
 )
-from nystromformer.experiments.plugins import (
-    absolute_names,
-    format_missing_key,
-    format_parse_error,
-    is_of_user_function,
-    load_modules,
-)
+from nystromformer.experiments.plugins import absolute_names, load_modules
 from nystromformer.experiments.xla_flags import turn_off_cpu_fusions
 
 # Clusters send SIGUSR2 when the time is nearly up. SIGALRM is our own time limit.
@@ -39,34 +32,38 @@ CACHE_FOLDER = "~/.cache/nystromformer"
 MAX_CACHE_BYTES = 2**30
 # A user can correct these errors; any other is a bug and shows its traceback.
 USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
+# --config.group.key=value and its other forms: negation, key, value.
+CHANGE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
 flags.disclaim_key_flags()  # --help lists the flags below with the script's own
 
 
 def run(
     main: Callable[..., None],
     arguments: str | None = None,
-    registries: Sequence[Mapping[str, Any]] = (),
+    takes_changes: bool = False,
 ) -> None:
-    """Parses the flags, runs a command and ends the process.
+    """Parses the flags, imports the modules of --load and runs a command.
 
-    The exit status is 2 for an error that the user can correct, and 128 plus the
-    number of the signal for a run that a signal has stopped.
+    It ends the process. The exit status is 2 for an error that the user can correct,
+    and 128 plus the number of the signal for a run that a signal has stopped.
 
     Args:
-      main: the command; it is called with the positional arguments, if it has any.
-      arguments: the name of its positional arguments in messages, as in "RUNS"; None
-        for a command that takes none.
-      registries: the tables that a module may add to. If the file of the flag --config
-        adds to one, it counts as given by --load, so that whoever reads the run
-        imports it, too.
+      main: the command.
+      arguments: the name of its positional arguments in messages, as in "RUNS"; `main`
+        gets them as a list. None for a command that takes none.
+      takes_changes: whether it takes --config.group.key=value; `main` gets these
+        changes as a dict, as `take_changes` returns it.
     """
     _replace_unknown_letters()
-    # Outside of training a Ctrl-C has nothing to save.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     _name_user()
     # A module of --load may make JAX start XLA, which reads its flags only once.
     turn_off_cpu_fusions()
     flags.DEFINE_multi_string("load", [], "module, or path of its file, to import")
+    command_line = sys.argv
+    main_arguments: list[Any] = []
+    if takes_changes:
+        command_line, changes = take_changes(command_line)
+        main_arguments.append(changes)
 
     def guarded_main(argv: list[str]) -> None:
         logging.set_verbosity(logging.WARNING)
@@ -75,22 +72,52 @@ def run(
             fail(f"expected no arguments, got {' '.join(words)!r}")
         if arguments and not words:
             fail(f"expected {arguments}, got nothing")
+        if arguments:
+            main_arguments.append(words)
 
         try:
-            if arguments:
-                main(words)
-            else:
-                main()
+            load_modules(flags.FLAGS.load)
+            main(*main_arguments)
         except Interrupted as interruption:
             print(f"{interruption}; saved. Run the same command again to resume.")
             sys.exit(128 + interruption.signum)
         except USER_ERRORS as error:
             fail(str(error))
 
-    app.run(
-        guarded_main,
-        flags_parser=functools.partial(_parse_flags, registries=registries),
-    )
+    app.run(guarded_main, argv=command_line, flags_parser=_parse_flags)
+
+
+def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Takes the changes of a config out of a command line.
+
+    absl could not parse them, since their keys are those of the config file. As with
+    its own flags, a dash may be missing, the value may be the next word, and one that
+    is true or false may be written as --config.group.key and --noconfig.group.key.
+
+    Args:
+      words: the command line.
+
+    Returns:
+      The other words, and group.key -> the text of its value.
+    """
+    other_words = []
+    changes = {}
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        change = CHANGE.fullmatch(word)
+        if change is None:
+            other_words.append(word)
+            continue
+        is_negated, key, value = change.groups()
+        if value is None and is_negated:
+            value = "false"
+        elif value is None and waiting and not waiting[0].startswith("-"):
+            value = waiting.pop(0)
+        elif value is None:
+            value = "true"
+        changes[key] = value
+    return other_words, changes
 
 
 def use_compilation_cache() -> None:
@@ -155,45 +182,14 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def _parse_flags(argv: list[str], registries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Imports the modules of --load, then parses all flags; returns the other words.
-
-    A config may name what a module registers, so the modules come first.
-    """
+def _parse_flags(argv: list[str]) -> list[str]:
+    """Parses the flags; returns the other words."""
     try:
-        load_modules(_read_load_flag(argv))
-        return _parse_all_flags(argv, registries)
-    except (flags.Error, *USER_ERRORS) as error:
-        fail(format_parse_error(error))
-    except (AttributeError, KeyError) as error:
-        if is_of_user_function(error):
-            raise  # a bug in a module or a config file
-        fail(format_missing_key(error))
-
-
-def _parse_all_flags(
-    argv: list[str], registries: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    """Parses all flags, for which the config file is run; returns the other words.
-
-    If the file adds to a registry, it becomes one of the modules of --load.
-    """
-    entries_before = [dict(registry) for registry in registries]
-    words = flags.FLAGS(argv)
-    entries = [dict(registry) for registry in registries]
-    if entries != entries_before:
-        config = config_flags.get_config_filename(flags.FLAGS["config"])
-        config_file = config.partition(":")[0]  # Presets stand behind the colon.
-        flags.FLAGS.load = [*flags.FLAGS.load, config_file]
-    return words
-
-
-def _read_load_flag(argv: Sequence[str]) -> list[str]:
-    """Returns the values of --load, and leaves all other flags to a later parser."""
-    flag_values = flags.FlagValues()
-    flag_values["load"] = flags.FLAGS["load"]
-    flag_values(argv, known_only=True)
-    return flag_values.load
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        fail(str(error))
+    except SystemExit:
+        sys.exit(0)  # absl has shown the help, and would end with 1
 
 
 def _replace_unknown_letters() -> None:

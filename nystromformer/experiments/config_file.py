@@ -1,12 +1,20 @@
 """The config of a run: from a config file and flags, or from the folder of a run.
 
-A file's `get_config` returns a ConfigDict; --config.group.key=value changes it. What
-comes out is a `Config`, whose keys and types have been checked. A run keeps it in its
-config.json, beside which its result.json stands in the end.
+A command's --config names a file, with an attention and presets behind a colon, as in
+`configs/listops.py:nystrom,quick`. `load_config` runs the file's `get_config`, which
+returns a ConfigDict with a value for each key: configs/defaults.py makes it. Each
+--config.group.key=value of the command line then changes one of them, as the type of
+the value asks. Of the ConfigDict `Config.from_mapping` makes a frozen `Config`, or
+says in one line which key or value cannot be. `build_experiment` checks the rest, for
+which it makes the task, the model and the objective.
+
+A run keeps its config in config.json, beside which its result.json stands in the end.
 """
 
 import json
+import re
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,15 +25,12 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import config_flags
 
 from lra_tasks.paths import local_path
-from nystromformer.config import Config
+from lra_tasks.task import TASKS, default_options
+from nystromformer.attention import ATTENTIONS, find_attention
+from nystromformer.config import Config, default_values
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.plugins import (
-    absolute_names,
-    format_missing_key,
-    format_parse_error,
-    is_of_user_function,
-    load_modules,
-)
+from nystromformer.experiments.objectives import OBJECTIVES
+from nystromformer.experiments.plugins import absolute_names, load_modules
 from nystromformer.run_files import (
     CONFIG_FILE,
     RESULT_FILE,
@@ -39,6 +44,13 @@ NO_FOLDER = (None, "", "None")  # --config.task.data_dir=None gives the word
 NOT_COMPARED = SETTINGS_WITHOUT_EFFECT | {"task.source_dir", "preset"}
 # Paths that are compared by their last part: the rest may have moved.
 COMPARED_BY_NAME = ("train.init_from", "task.tokenizer")
+
+# These functions of a config file run while it is loaded.
+USER_FUNCTIONS = {"<module>", "get_config"}
+# The name of an error's class in front of its message.
+ERROR_CLASS = re.compile(r"^[\w.]+Error: ")
+# The line of a config file that defines the function.
+GET_CONFIG = re.compile(r"^(def get_config\(|get_config =)", re.MULTILINE)
 
 
 class NumberOrNone(flags.ArgumentParser):
@@ -62,96 +74,33 @@ config_flags.register_flag_parser_for_type(float, NumberOrNone(flags.FloatParser
 def load_config(
     file: str, changes: Mapping[str, Any] | None = None, load: Sequence[str] = ()
 ) -> Config:
-    """Loads a config file, as a command with the flag --config=FILE does.
+    """Loads a config file, and changes some of its values.
+
+    The folders of its data become absolute, since a later command may read the run
+    from elsewhere; so do the paths of modules. If `changes` name a different objective
+    than the file, they alone set its options: those of the file are left out. A file
+    that registers a task, an attention or an objective becomes one of the modules that
+    the run imports, so that whoever reads the run imports it, too.
 
     Args:
       file: FILE.py[:ATTENTION,PRESET].
       changes: values by flat keys; {"train.seed": 1} is --config.train.seed=1.
-      load: modules that a run imports, beside those that the file names.
+      load: modules that the run imports, beside those that the file names.
 
     Raises:
-      ConfigError: for a file that cannot be read, and for keys and values that are not
-        of the schema.
+      ConfigError: for a file that cannot be read, for keys and values that are not of
+        the schema, and for another attention than the file's.
       DataError: for a folder of data that is not on a disk.
     """
-    return config_from_flags(parse_config_flags(file, changes), load)
+    path = file.partition(":")[0]
+    registered_before = [dict(table) for table in (TASKS, ATTENTIONS, OBJECTIVES)]
+    flag = _run_file(file, changes or {})
+    if registered_before != [TASKS, ATTENTIONS, OBJECTIVES]:
+        load = [*load, path]
 
-
-def read_settings(file: str) -> dict[str, Any]:
-    """Returns the settings of a config file as they stand there, by flat keys.
-
-    Args:
-      file: FILE.py[:ATTENTION,PRESET].
-
-    Raises:
-      ConfigError: for a file that cannot be read.
-    """
-    flag: Any = parse_config_flags(file)["config"]
-    return flatten_dict(flag.value.to_dict(), sep=".")
-
-
-def parse_config_flags(
-    file: str, changes: Mapping[str, Any] | None = None
-) -> flags.FlagValues:
-    """Parses --config=FILE and, for each change, --config.group.key=value.
-
-    Args:
-      file: FILE.py[:ATTENTION,PRESET].
-      changes: values by flat keys.
-
-    Returns:
-      Flags of their own, of which `config` is the ConfigDict.
-
-    Raises:
-      ConfigError: for a file that cannot be read, a key that its config does not have,
-        and a value of a different type.
-    """
-    words = [f"--config.{key}={value}" for key, value in (changes or {}).items()]
-    argv = ["load_config", f"--config={file}", *words]
-    # ml_collections imports every config file under this one name, and would leave the
-    # functions of the last file to one that has none.
-    sys.modules.pop("config_config", None)
-    flag_values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", flag_values=flag_values, sys_argv=argv)
-    try:
-        flag_values(argv)
-        config: Any = flag_values["config"].value
-        config.to_dict()  # only now a missing file is an error
-    except (flags.Error, OSError, TypeError, ValueError) as error:
-        raise ConfigError(format_parse_error(error)) from error
-    except (AttributeError, KeyError) as error:
-        if is_of_user_function(error):
-            raise  # a bug in the config file
-        raise ConfigError(format_missing_key(error)) from error
-    return flag_values
-
-
-def config_from_flags(
-    flag_values: flags.FlagValues, load: Sequence[str] = ()
-) -> Config:
-    """Returns the config that parsed flags describe.
-
-    The folders of its data become absolute, since a later command may read the run
-    from elsewhere; so do the paths of modules. If the command line names a different
-    objective than the file, it alone sets the options: those of the file are left out.
-
-    Args:
-      flag_values: flags with one of the name "config", made by `DEFINE_config_file`.
-      load: modules that a run imports, beside those that the file names.
-
-    Raises:
-      ConfigError: for a key or value that is not of the schema, and for another
-        attention than the file's.
-      DataError: for a folder of data that is not on a disk.
-    """
-    flag: Any = flag_values["config"]
-    try:
-        groups = flag.value.to_dict()  # only now a missing file is an error
-    except OSError as error:
-        raise ConfigError(format_parse_error(error)) from error
+    groups = flag.value.to_dict()
     overrides = config_flags.get_override_values(flag)
     groups["overrides"] = overrides
-    file = config_flags.get_config_filename(flag)
     if "attention.name" in overrides:
         _check_attention_name(file, overrides["attention.name"])
     objective = overrides.get("objective.name")
@@ -163,6 +112,96 @@ def config_from_flags(
         if task.get(key) not in NO_FOLDER:
             task[key] = str(local_path(task[key]))
     return Config.from_mapping(groups)
+
+
+def read_settings(file: str) -> dict[str, Any]:
+    """Returns the settings of a config file as they stand there, by flat keys.
+
+    Args:
+      file: FILE.py[:ATTENTION,PRESET].
+
+    Raises:
+      ConfigError: for a file that cannot be read.
+    """
+    return flatten_dict(_run_file(file, {}).value.to_dict(), sep=".")
+
+
+def _run_file(file: str, changes: Mapping[str, Any]) -> Any:
+    """Runs a config file, and changes values of its ConfigDict.
+
+    ml_collections makes flags of the keys of a ConfigDict, and so knows how the text of
+    a value is read, such as 1e-3 or None. These flags are not those of the command, as
+    they differ from file to file.
+
+    Args:
+      file: FILE.py[:ATTENTION,PRESET].
+      changes: values by flat keys.
+
+    Returns:
+      The flag --config, whose `value` is the changed ConfigDict.
+
+    Raises:
+      ConfigError: for a file that cannot be read, a key that its config does not have,
+        and a value of a different type.
+    """
+    path = Path(file.partition(":")[0])
+    if path.suffix != ".py" or not path.is_file():
+        raise ConfigError(f"there is no config file {path}{_list_configs(path.parent)}")
+    words = [f"--config.{key}={value}" for key, value in changes.items()]
+    argv = ["load_config", f"--config={file}", *words]
+    # ml_collections imports every config file under this one name, and would leave the
+    # functions of the last file to one that has none.
+    sys.modules.pop("config_config", None)
+    flag_values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=flag_values, sys_argv=argv)
+    try:
+        flag_values(argv)
+        flag: Any = flag_values["config"]
+        flag.value.to_dict()  # only now a file that cannot be read is an error
+    except (flags.Error, OSError, TypeError, ValueError) as error:
+        # Above the last line stands the traceback of a config file.
+        message = str(error).strip().splitlines()[-1]
+        raise ConfigError(ERROR_CLASS.sub("", message)) from error
+    except (AttributeError, KeyError) as error:
+        if _is_of_user_function(error):
+            raise  # a bug in the config file
+        raise ConfigError(_format_missing_key(error)) from error
+    return flag
+
+
+def _is_of_user_function(error: Exception) -> bool:
+    """Whether an error was raised inside one of USER_FUNCTIONS: it is a bug."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return not USER_FUNCTIONS.isdisjoint(frame.name for frame in frames)
+
+
+def _format_missing_key(error: AttributeError | KeyError) -> str:
+    """Says in one line which key is not there, or that the file has no `get_config`."""
+    if isinstance(error, AttributeError) and error.name == "get_config":
+        config_module: Any = error.obj
+        path = Path(config_module.__file__)
+        configs = _list_configs(path.parent)
+        return f"{path} is no config file: it defines no get_config{configs}"
+    reason = error.args[0]
+    if isinstance(reason, KeyError):  # Of a group, ml_collections wraps the error.
+        reason = reason.args[0]
+    sentences = str(reason).strip().splitlines()
+    return f"no such key in the config: {'. '.join(sentences)}"
+
+
+def _list_configs(folder: Path) -> str:
+    """The end of a sentence that names the configs of a folder, or of configs/."""
+    configs = _find_configs(folder) or _find_configs(Path("configs"))
+    return f"; configs are {', '.join(map(str, configs))}" if configs else ""
+
+
+def _find_configs(folder: Path) -> list[Path]:
+    """The files in a folder that define `get_config`."""
+    return [
+        path
+        for path in sorted(folder.glob("*.py"))
+        if GET_CONFIG.search(path.read_text(errors="replace"))
+    ]
 
 
 def _check_attention_name(file: str, name: str) -> None:
@@ -185,6 +224,26 @@ def format_config(config: Config) -> str:
     del groups["overrides"]  # these values stand in their groups
     settings = flatten_dict(groups, sep=".")
     return "\n".join(f"config.{key} = {value!r}" for key, value in settings.items())
+
+
+def default_settings(task: str, attention: str) -> dict[str, Any]:
+    """Returns the defaults of the settings of a run.
+
+    A run that lacks a setting was begun before there was any, and did what the default
+    says.
+
+    Args:
+      task, attention: the names of its task and its attention. One that is not in the
+        table, as in a report that has not loaded its module, adds no options.
+
+    Returns:
+      The defaults by keys such as "train.seed", in the types of JSON.
+    """
+    settings = {**default_values(), **default_options(task), "attention.by_layer": None}
+    if attention in ATTENTIONS:
+        for option, default in find_attention(attention).init_defaults().items():
+            settings[f"attention.{option}"] = default
+    return json.loads(json.dumps(settings))
 
 
 def compared_settings(groups: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +10,15 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from lra_tasks.task import Split, Task, get_task
-from nystromformer.config import Config, ModelConfig, OpenGroup
+from nystromformer.config import Config, OpenGroup
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import make_augment
-from nystromformer.experiments.cores import use_all_cores
 from nystromformer.experiments.objectives import OBJECTIVES, ObjectiveSpec
+from nystromformer.experiments.provenance import num_cores
 from nystromformer.training.objective import Objective
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import Programs, split_weights
+from nystromformer.training.step import MakeModel, Programs, split_weights
 from nystromformer.validation import check_choice, check_range
 
 
@@ -49,8 +49,11 @@ class Experiment:
         self.augment = make_augment(self.task, config.train)
 
         try:
-            self.make_model: Any = functools.partial(
-                self.spec.make_model, make_encoder_config(config, self.task), self.task
+            self.make_model: MakeModel = functools.partial(
+                self.spec.make_model,
+                make_encoder_config(config, self.task),
+                self.task,
+                config.model.pooling,
             )
             model = nnx.eval_shape(lambda: self.make_model(nnx.Rngs(0)))
         except ConfigError:
@@ -172,6 +175,13 @@ def build_experiment(config: Config) -> Experiment:
     return Experiment(config)
 
 
+def use_all_cores(task: Task) -> Task:
+    """Returns the task; on all cores if its option `num_workers` is None."""
+    if task.num_workers is None:
+        return dataclasses.replace(task, num_workers=num_cores())
+    return task
+
+
 def _make_objective(group: OpenGroup, task: Task) -> tuple[ObjectiveSpec, Objective]:
     """The objective of a config, and its entry in the table."""
     options = {key: value for key, value in group.options.items() if value is not None}
@@ -189,14 +199,27 @@ def _make_objective(group: OpenGroup, task: Task) -> tuple[ObjectiveSpec, Object
     return spec, objective
 
 
-def make_encoder_config(config: Config, task: Task) -> ModelConfig:
-    """Returns the config of the encoder, with what follows from task and attention."""
+def make_encoder_config(config: Config, task: Task) -> EncoderConfig:
+    """Makes the config of the encoder.
+
+    Args:
+      config: its groups `model` and `attention` say what a user chooses.
+      task: its tokens and lengths are the inputs.
+
+    Raises:
+      ValueError: if `ignore_id` is no token of the task.
+    """
+    settings = dataclasses.asdict(config.model)
+    del settings["pooling"]  # It belongs to the classifier.
+    settings["dtype"] = jnp.dtype(config.model.dtype)
     if config.model.ignore_id is not None:
         check_range("ignore_id", config.model.ignore_id, 0, task.vocab_size - 1)
-    return dataclasses.replace(
-        config.model_with_attention(),
+    return EncoderConfig(
         vocab_size=task.vocab_size,
         max_length=task.max_length,
         separator=task.separator,
-        dtype=jnp.dtype(config.model.dtype),
+        attention=config.attention.name,
+        attention_options=config.attention.options,
+        attention_by_layer=config.attention.layer_settings(),
+        **settings,
     )

@@ -1,25 +1,22 @@
-"""The table of objectives: what each learns, the model that it trains, its floors."""
+"""The table of objectives: what each learns, the model that it trains, its floors.
+
+Floors are the scores that rules without a model reach on the test split. A function
+named NAME_floors takes a task and its splits, and returns for a metric of the objective
+the score of each rule. The rules are fitted on train.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from flax import nnx
 
 from lra_tasks.task import Task
 from nystromformer import classifiers, token_models
-from nystromformer.config import ModelConfig
 from nystromformer.encoder import Encoder
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.floors import (
-    Floors,
-    denoising_floors,
-    label_floors,
-    mlm_floors,
-    mlm_sop_floors,
-    no_floors,
-    position_floors,
-)
 from nystromformer.training.masked import (
     ClassificationDenoising,
     MaskedOrder,
@@ -35,23 +32,35 @@ from nystromformer.training.objective import (
 # The poolings of [CLS] by a linear layer: the activation behind it.
 CLS_POOLERS = {"bert_pooler": "tanh", "gelu_pooler": "gelu"}
 
+# Of a split with more tokens than this, evenly spaced rows are counted.
+MAX_COUNTED_TOKENS = 2**23
+
+Floors = dict[str, dict[str, float]]  # metric -> rule -> its score on test
+
+
+def no_floors(task: Task, splits: Any) -> Floors:
+    """An objective without rules."""
+    return {}
+
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveSpec:
     """An objective with the model that it trains and its trivial baselines.
 
     make_objective: called with the task and, by name, the options of the config.
-    make_model: called with the encoder's config, the task and rngs; the config's
-      `pooling` says how a model of whole sequences reads the encoder's output.
+    make_model: called with the encoder's config, the task, the name of a pooling, which
+      says how a model of whole sequences reads the encoder's output, and rngs.
     floors: called with the task and its splits; its rules are fitted on train.
     """
 
     make_objective: Callable[..., Objective]
-    make_model: Callable[[ModelConfig, Task, nnx.Rngs], nnx.Module]
+    make_model: Callable[[EncoderConfig, Task, str, nnx.Rngs], nnx.Module]
     floors: Callable[..., Floors] = no_floors
 
 
-def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
+def make_classifier(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
     """Makes a classifier of one sequence or of a pair, whichever the task has.
 
     Raises:
@@ -59,41 +68,43 @@ def make_classifier(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Modu
       ValueError: if the pooling needs a [CLS] that the task's inputs do not have.
     """
     _check_one_label(task)
-    if config.pooling in CLS_POOLERS and task.vocabulary is None:
+    if pooling in CLS_POOLERS and task.vocabulary is None:
         raise ValueError(
-            f"pooling={config.pooling!r} reads [CLS], which {task.name} does not have: "
+            f"pooling={pooling!r} reads [CLS], which {task.name} does not have: "
             "take pooling='mean'"
         )
     if task.num_inputs == 2:
         return classifiers.PairClassifier(
-            config, num_classes=task.num_classes, pooling=config.pooling, rngs=rngs
+            config, num_classes=task.num_classes, pooling=pooling, rngs=rngs
         )
-    if config.pooling in CLS_POOLERS:
+    if pooling in CLS_POOLERS:
         return classifiers.FirstTokenClassifier(
             config,
             num_classes=task.num_classes,
-            activation=CLS_POOLERS[config.pooling],
+            activation=CLS_POOLERS[pooling],
             rngs=rngs,
         )
     return classifiers.SequenceClassifier(
-        config, num_classes=task.num_classes, pooling=config.pooling, rngs=rngs
+        config, num_classes=task.num_classes, pooling=pooling, rngs=rngs
     )
 
 
 def make_token_classifier(
-    config: ModelConfig, task: Task, rngs: nnx.Rngs
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
 ) -> nnx.Module:
     """Makes a classifier of each token."""
     return classifiers.TokenClassifier(config, num_classes=task.num_classes, rngs=rngs)
 
 
-def make_mlm_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
+def make_mlm_model(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
     """Makes a masked language model, with an embedding of the mask token."""
     return token_models.MaskedLanguageModel(_with_mask_token(config, task), rngs=rngs)
 
 
 def make_denoising_classifier(
-    config: ModelConfig, task: Task, rngs: nnx.Rngs
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
 ) -> nnx.Module:
     """Makes a classifier of a sequence or a pair that also predicts masked tokens.
 
@@ -102,10 +113,9 @@ def make_denoising_classifier(
       ValueError: if the pooling is one of CLS_POOLERS.
     """
     _check_one_label(task)
-    if config.pooling in CLS_POOLERS:
+    if pooling in CLS_POOLERS:
         raise ValueError(
-            f"pooling={config.pooling!r} has no model of masked tokens: take another "
-            "pooling"
+            f"pooling={pooling!r} has no model of masked tokens: take another pooling"
         )
     is_pair = task.num_inputs == 2
     cls = (
@@ -116,12 +126,14 @@ def make_denoising_classifier(
     return cls(
         _with_mask_token(config, task),
         num_classes=task.num_classes,
-        pooling=config.pooling,
+        pooling=pooling,
         rngs=rngs,
     )
 
 
-def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
+def make_mlm_sop_model(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
     """Makes a model of masked tokens and of the order of two segments.
 
     Raises:
@@ -135,7 +147,9 @@ def make_mlm_sop_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.M
     return token_models.MaskedOrderModel(config, rngs=rngs)
 
 
-def make_encoder_model(config: ModelConfig, task: Task, rngs: nnx.Rngs) -> nnx.Module:
+def make_encoder_model(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
     """Makes an encoder without a head."""
     return token_models.EncoderModel(Encoder(config, rngs=rngs))
 
@@ -164,7 +178,7 @@ def _check_one_label(task: Task) -> None:
         )
 
 
-def _with_mask_token(config: ModelConfig, task: Task) -> ModelConfig:
+def _with_mask_token(config: EncoderConfig, task: Task) -> EncoderConfig:
     """The config with a vocabulary that has the mask token."""
     vocab_size = max(task.vocab_size, task.mask_token + 1)
     return dataclasses.replace(config, vocab_size=vocab_size)
@@ -210,6 +224,68 @@ def _make_masked(
         special_tokens=task.special_tokens,
         **options,
     )
+
+
+def label_floors(task: Task, splits: Any) -> Floors:
+    """The task's own rules and, for f1, the rule that always answers 1."""
+    share_of_class_1 = float(np.mean(np.asarray(splits["test"].labels) == 1))
+    return {
+        "accuracy": task.floors(splits["train"], splits["test"]),
+        "f1": {"class 1 always": 2 * share_of_class_1 / (1 + share_of_class_1)},
+    }
+
+
+def position_floors(task: Task, splits: Any) -> Floors:
+    """The task's own rules for the labels of tokens."""
+    return {"accuracy": task.floors(splits["train"], splits["test"])}
+
+
+def mlm_floors(task: Task, splits: Any) -> Floors:
+    """A unigram model of the ordinary tokens, with add-one smoothing.
+
+    Its loss is the cross-entropy of the test tokens, in nats; its answer is the token
+    that train has most often.
+    """
+    train_counts = _token_counts(splits["train"], task)
+    test_counts = _token_counts(splits["test"], task)
+    losses = -np.log((train_counts + 1) / (train_counts + 1).sum())
+    test_shares = test_counts / test_counts.sum()
+    return {
+        "loss": {"frequency of each token": float(test_shares @ losses)},
+        "mlm_accuracy": {
+            "frequency of each token": float(test_shares[train_counts.argmax()])
+        },
+    }
+
+
+def denoising_floors(task: Task, splits: Any) -> Floors:
+    """The rules for the label, and for masked tokens the most frequent token."""
+    return {
+        "accuracy": label_floors(task, splits)["accuracy"],
+        "denoising_accuracy": mlm_floors(task, splits)["mlm_accuracy"],
+    }
+
+
+def mlm_sop_floors(task: Task, splits: Any) -> Floors:
+    """The rules for tokens; for the order the label that train has more often."""
+    token_floors = mlm_floors(task, splits)
+    majority = np.mean(splits["train"].labels) > 0.5
+    accuracy = float(np.mean(splits["test"].labels == majority))
+    return {
+        "mlm_loss": token_floors["loss"],
+        "mlm_accuracy": token_floors["mlm_accuracy"],
+        "sop_accuracy": {"majority class": accuracy},
+    }
+
+
+def _token_counts(split: Any, task: Task) -> np.ndarray:
+    """How often each ordinary token, one that is not special, is in a split."""
+    stride = max(1, split.inputs.size // MAX_COUNTED_TOKENS)
+    inputs = split.inputs[::stride]
+    lengths = split.lengths[::stride]
+    is_valid = np.arange(inputs.shape[1]) < lengths[:, None]
+    counts = np.bincount(inputs[is_valid], minlength=task.vocab_size)
+    return np.delete(counts, task.special_tokens)
 
 
 OBJECTIVES = {

@@ -1,29 +1,17 @@
-"""Python files of a user's own: modules of --load, and errors in them or in a config.
+"""Modules of a user's own, which --load names; they register tasks, attentions, ….
 
-The modules register tasks, attentions, …. A run records their names in config.json, and
-whoever reads the run imports them.
+A run records their names in config.json, and whoever reads the run imports them.
 """
 
 import importlib
 import importlib.util
 import os
-import re
 import sys
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from nystromformer.errors import ConfigError
-
-# These functions of a config file or a module run while flags are parsed.
-USER_FUNCTIONS = {"<module>", "get_config"}
-# How ml_collections says that a config file is not there.
-MISSING_FILE = re.compile(r"config file config_config .*No such file .*: '(.+)'$")
-# The name of an error's class in front of its message.
-ERROR_CLASS = re.compile(r"^[\w.]+Error: ")
-# The line of a config file that defines the function.
-GET_CONFIG = re.compile(r"^(def get_config\(|get_config =)", re.MULTILINE)
 
 
 def load_modules(names: Iterable[str]) -> None:
@@ -84,52 +72,3 @@ def _load_file(path: str) -> None:
         # In a notebook the file may be mended, and loaded again.
         del sys.modules[path]
         raise
-
-
-def is_of_user_function(error: Exception) -> bool:
-    """Returns whether an error was raised inside one of USER_FUNCTIONS: it is a bug."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return not USER_FUNCTIONS.isdisjoint(frame.name for frame in frames)
-
-
-def format_missing_key(error: AttributeError | KeyError) -> str:
-    """Returns, in one line, what ml_collections says about a key that is not there.
-
-    It may say so by an error that holds another one. The key may be the function of the
-    config file.
-    """
-    if isinstance(error, AttributeError) and error.name == "get_config":
-        config_module: Any = error.obj
-        return _format_missing_function(Path(config_module.__file__))
-    reason = error.args[0]
-    if isinstance(reason, KeyError):
-        sentences = str(reason.args[0]).splitlines()
-        return f"no such key in the config: {'. '.join(sentences)}"
-    return str(reason).strip().splitlines()[-1]
-
-
-def format_parse_error(error: Exception) -> str:
-    """Returns, in one line, why flags or the config file they name were refused."""
-    message = " ".join(str(error).split())
-    missing_file = MISSING_FILE.search(message)
-    if missing_file:
-        file = Path(missing_file[1])
-        return f"there is no config file {file}{_list_configs(file.parent)}"
-    # Above the last line stands the traceback of a config file.
-    return ERROR_CLASS.sub("", str(error).strip().splitlines()[-1])
-
-
-def _format_missing_function(file: Path) -> str:
-    """Says that a file is no config, and names those beside it."""
-    configs = _list_configs(file.parent)
-    return f"{file} is no config file: it defines no get_config{configs}"
-
-
-def _list_configs(folder: Path) -> str:
-    """The end of a sentence that names the configs of a folder, if it has any."""
-    configs = [
-        str(path)
-        for path in sorted(folder.glob("*.py"))
-        if GET_CONFIG.search(path.read_text(errors="replace"))
-    ]
-    return f"; configs are {', '.join(configs)}" if configs else ""

@@ -1,4 +1,4 @@
-"""The provenance of numbers: command, commit, device and versions."""
+"""The provenance of numbers: command, commit, device, cores and versions."""
 
 import importlib.metadata
 import os
@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-
-from nystromformer.experiments.cores import num_cores
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -58,6 +56,16 @@ def device() -> str:
     if kind == "cpu":
         return f"CPU {platform.machine()}, {num_cores()} cores"
     return f"{jax.device_count()} × {kind}"
+
+
+def num_cores() -> int:
+    """Returns the number of cores that this process may use.
+
+    Where the system does not say which these are, it is the number of all.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def commit() -> str | None:

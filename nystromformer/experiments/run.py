@@ -3,9 +3,9 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from etils import epath
@@ -22,21 +22,24 @@ from nystromformer.experiments import provenance
 from nystromformer.experiments.cli import StopFlag
 from nystromformer.experiments.config_file import (
     compared_settings,
+    default_settings,
     format_config,
     read_config,
     read_result,
 )
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.metric_names import format_metric
-from nystromformer.run_files import CONFIG_FILE, LOCK_FILE, RESULT_FILE
+from nystromformer.run_files import CONFIG_FILE, LOCK_FILE, RESULT_FILE, format_metric
 from nystromformer.training.checkpoint import delete_steps, saved_steps, weights_sha256
 from nystromformer.training.devices import (
+    DATA,
+    SEQ,
     check_same_on_all_hosts,
     is_host_0,
     make_mesh,
 )
 from nystromformer.training.loop import open_run, train
 from nystromformer.training.output import write_text
+from nystromformer.training.step import Weights
 
 # A sweep, a shell or SLURM may write these before the run begins.
 FILES_BEFORE_A_RUN = {LOCK_FILE}
@@ -83,29 +86,13 @@ def _train(
     """`run_training` in a folder that is locked and whose run is not finished."""
     print(format_config(experiment.config))
     mesh = make_run_mesh(experiment, sequence_parallelism)
-    source = None
-    # A run that has begun needs its source no more.
-    if experiment.config.train.init_from and not saved_steps(workdir):
-        from nystromformer.experiments.transfer import Source  # for such a run alone
-
-        source = Source(experiment.config.train.init_from)
-    # Weights that do not fit are refused before the data are prepared, which may take
-    # long. With "bpe", `load` learns the vocabulary, so that it can be compared only
-    # afterwards.
-    learns_vocabulary = experiment.task.tokenizer == "bpe"
-    init_weights = None
-    if source and not learns_vocabulary:
-        init_weights = source.init_weights(experiment)
-    print("loading the data…", flush=True)
-    splits = experiment.load()
+    splits, first_weights = _load(experiment, workdir)
     experiment = experiment.with_num_steps(splits["train"].num_examples)
-    if source and learns_vocabulary:
-        init_weights = source.init_weights(experiment)
     config = experiment.config
     data_sha256 = {name: split.content_hash for name, split in splits.items()}
     check_same_on_all_hosts(config=f"{workdir} {config}", data=str(data_sha256))
 
-    print(f"{experiment} on {provenance.device()}")
+    print(f"{experiment} on {_describe_devices(mesh)}")
     print("compiling the training step…", flush=True)
     made_by = provenance.collect()
     run = open_run(
@@ -113,8 +100,8 @@ def _train(
         config.train,
         splits,
         workdir,
-        init_weights=init_weights,
-        init_from_sha256=weights_sha256(source.run.weights) if source else None,
+        init_weights=first_weights.make,
+        init_from_sha256=first_weights.source_sha256,
         data_sha256=data_sha256,
         settings=flatten_dict(config.to_mapping(), sep="."),
         session=made_by,
@@ -141,6 +128,45 @@ def _train(
     return result
 
 
+class FirstWeights(NamedTuple):
+    """The weights that a run begins with.
+
+    make: makes them of fresh ones; None keeps these.
+    source_sha256: of the weights of the run that `train.init_from` names, or None.
+    """
+
+    make: Callable[[Weights], Weights] | None = None
+    source_sha256: str | None = None
+
+
+def _load(
+    experiment: Experiment, workdir: epath.Path
+) -> tuple[dict[str, Split], FirstWeights]:
+    """Loads the data and, for a run that has not begun, what `train.init_from` names.
+
+    Weights that do not fit are refused before the data are prepared, which may take
+    long. With "bpe" it is the data that teach the task its vocabulary, so that the two
+    vocabularies can be compared only afterwards.
+    """
+    source = None
+    if experiment.config.train.init_from and not saved_steps(workdir):
+        from nystromformer.experiments.transfer import Source  # for such a run alone
+
+        source = Source(experiment.config.train.init_from)
+    learns_vocabulary = experiment.task.tokenizer == "bpe"
+    make = None
+    if source and not learns_vocabulary:
+        make = source.init_weights(experiment)
+
+    print("loading the data…", flush=True)
+    splits = experiment.load()
+    if source is None:
+        return splits, FirstWeights()
+    if learns_vocabulary:
+        make = source.init_weights(experiment)
+    return splits, FirstWeights(make, weights_sha256(source.run.weights))
+
+
 def make_run_mesh(experiment: Experiment, sequence_parallelism: int) -> Mesh:
     """Makes the mesh of all devices.
 
@@ -158,6 +184,18 @@ def make_run_mesh(experiment: Experiment, sequence_parallelism: int) -> Mesh:
         train.batch_size // train.grad_accum_steps,
         experiment.task.max_length,
         sequence_parallelism=sequence_parallelism,
+    )
+
+
+def _describe_devices(mesh: Mesh) -> str:
+    """Says what computes and, for several devices, how they share a batch."""
+    if mesh.size == 1:
+        return provenance.device()
+    num_processes = jax.process_count()
+    processes = "1 process" if num_processes == 1 else f"{num_processes} processes"
+    return (
+        f"{provenance.device()}: {mesh.size} devices in {processes}, each batch in "
+        f"{mesh.shape[DATA]} parts, each sequence in {mesh.shape[SEQ]}"
     )
 
 
@@ -289,9 +327,10 @@ def check_new(workdir: epath.Path) -> None:
 def check_workdir(workdir: epath.Path, config: Config) -> None:
     """Checks that a run of this config may begin or go on in a folder.
 
-    Nothing is changed there. Folders of data are not compared. Of another run that the
-    config names only the last part of the path is compared, since it may have moved. If
-    both sources of `init_from` can be read, their weights must be equal.
+    Nothing is changed there. A setting that the saved config does not have is newer,
+    and compared by its default. Folders of data are not compared. Of another run that
+    the config names only the last part of the path is compared, since it may have
+    moved. If both sources of `init_from` can be read, their weights must be equal.
 
     Raises:
       ConfigError: if the folder holds no run, or a run of a different config; the
@@ -308,8 +347,9 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
     if config.train.num_steps == 0:
         # num_epochs say how long it trains, and the saved run knows the steps.
         settings["train.num_steps"] = saved_settings["train.num_steps"]
+    defaults = default_settings(saved_config.task.name, saved_config.attention.name)
     for key in saved_settings | settings:
-        saved_value = saved_settings.get(key)
+        saved_value = saved_settings.get(key, defaults.get(key))
         value = settings.get(key)
         if saved_value != value:
             raise ConfigError(

@@ -37,7 +37,7 @@ from nystromformer.huggingface.files import (
     read_tensors,
 )
 from nystromformer.huggingface.layout import Layout, Tensors
-from nystromformer.ops import at_least_float32, cast_floats
+from nystromformer.precision import at_least_float32, cast_floats
 from nystromformer.token_models import MaskedLanguageModel
 from nystromformer.validation import check_choice
 

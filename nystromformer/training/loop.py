@@ -160,13 +160,16 @@ def open_run(
       session: what to remember of this session, such as the versions.
 
     Raises:
-      ConfigError: a split has no examples or no labels, train has fewer examples than a
-        batch, or the config says no number of steps.
+      ConfigError: a split has no examples, or no labels for an objective that reads
+        them; train has fewer examples than a batch, or the config says no number of
+        steps.
       CheckpointError: no checkpoint can be read, or the run was trained on data with
         a different data_sha256.
     """
     host_splits = {name: HostSplit.from_split(split) for name, split in splits.items()}
     _check_splits(host_splits, config)
+    if getattr(programs.objective, "reads_labels", True):
+        _check_labels(host_splits)
 
     mesh = programs.mesh
     seed = np.uint32(config.seed)
@@ -216,17 +219,22 @@ def _check_splits(splits: Mapping[str, HostSplit], config: TrainConfig) -> None:
     for name, split in splits.items():
         if not split.num_examples:
             raise ConfigError(f"the split {name} has no examples")
-        if (split.labels < 0).all():
-            raise ConfigError(
-                f"no token of the split {name} has a label: give it some, or another "
-                "split"
-            )
     num_examples = splits["train"].num_examples
     if num_examples < config.batch_size:
         raise ConfigError(
             f"train.batch_size={config.batch_size} is over the {num_examples} "
             "training examples: take a smaller one"
         )
+
+
+def _check_labels(splits: Mapping[str, HostSplit]) -> None:
+    """Raises ConfigError for a split of which no token has a label."""
+    for name, split in splits.items():
+        if (split.labels < 0).all():
+            raise ConfigError(
+                f"no token of the split {name} has a label: give it some, or another "
+                "split"
+            )
 
 
 def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any]:
@@ -245,12 +253,8 @@ def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any
       NotFiniteError: a loss, a gradient, or every validation was not finite.
         Nothing is saved after the last checkpoint.
     """
-    config = run.config
-    record = run.record
-    objective = run.programs.objective
-    mesh = run.programs.mesh
-    start_time = time.monotonic() - record.wall_seconds
-    saved_step = run.step
+    start_time = time.monotonic() - run.record.wall_seconds
+    select = run.programs.objective.select
 
     def stop_signal() -> int:
         """The signal that asks the run to stop, whichever process got it; 0 = none."""
@@ -261,13 +265,44 @@ def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any
     writer = MetricsWriter(
         run.workdir,
         step=run.step,
-        evaluated=record.evaluated,
+        evaluated=run.record.evaluated,
         settings=run.settings,
-        score=objective.select,
+        score=select,
     )
-    progress = Progress(run.step, config.num_steps)
+    with contextlib.closing(writer):
+        _take_steps(run, writer, start_time, stop_signal)
+        test_metrics = _test(run, writer, stop_signal)
+
+    run.record.wall_seconds = time.monotonic() - start_time
+    return {
+        "steps": run.step,
+        "metric": select,
+        f"validation_{select}": run.record.best_value,
+        **test_metrics,
+        "examples_per_second": writer.median("examples_per_second"),
+        "wall_seconds": run.record.wall_seconds,
+        "best_step": run.record.best_step,
+        "compiled_bytes": run.record.compiled_bytes,
+        "init_from_sha256": run.record.init_from_sha256,
+        "data_sha256": run.record.data_sha256,
+        "params_sha256": checkpoint.weights_sha256(run.best),
+    }
+
+
+def _take_steps(
+    run: Run,
+    writer: MetricsWriter,
+    start_time: float,
+    stop_signal: Callable[[], int],
+) -> None:
+    """Trains to the last step, beside a progress bar; validates, logs and saves.
+
+    start_time: when the run would have begun if one session had done it all.
+    """
+    config = run.config
+    saved_step = run.step
     timer = ChunkTimer()
-    with contextlib.closing(writer), contextlib.closing(progress):
+    with contextlib.closing(Progress(run.step, config.num_steps)) as progress:
         while run.step < config.num_steps or _is_validation_due(run):
             # A signal may have ended a validation. The resumed run then validates
             # before it trains.
@@ -279,13 +314,12 @@ def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any
                 if _is_due(run, config.log_every):
                     means["examples_per_second"] = throughput
                     writer.write(run.step, "train", means)
-                    zero = device_put_global(mesh, Totals.zero(objective.metrics))
-                    run.state = run.state._replace(totals=zero)
+                    _reset_totals(run)
 
             if _is_validation_due(run):
                 _validate(run, writer, stop_signal)
 
-            record.wall_seconds = time.monotonic() - start_time
+            run.record.wall_seconds = time.monotonic() - start_time
             signum = stop_signal()
             is_saved = run.step == saved_step
             if not is_saved and (signum or _is_due(run, config.checkpoint_every)):
@@ -293,28 +327,18 @@ def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any
                     run.workdir,
                     run.step,
                     state=(run.state, run.best),
-                    meta=dataclasses.asdict(record),
+                    meta=dataclasses.asdict(run.record),
                 )
                 saved_step = run.step
             if signum:
                 raise Interrupted(signum, run.step)
 
-        test_metrics = _test(run, writer, stop_signal)
 
-    record.wall_seconds = time.monotonic() - start_time
-    return {
-        "steps": run.step,
-        "metric": objective.select,
-        f"validation_{objective.select}": record.best_value,
-        **test_metrics,
-        "examples_per_second": writer.median("examples_per_second"),
-        "wall_seconds": record.wall_seconds,
-        "best_step": record.best_step,
-        "compiled_bytes": record.compiled_bytes,
-        "init_from_sha256": record.init_from_sha256,
-        "data_sha256": record.data_sha256,
-        "params_sha256": checkpoint.weights_sha256(run.best),
-    }
+def _reset_totals(run: Run) -> None:
+    """Begins the sums of the next line in the file."""
+    zero = Totals.zero(run.programs.objective.metrics)
+    totals = device_put_global(run.programs.mesh, zero)
+    run.state = run.state._replace(totals=totals)
 
 
 def _is_due(run: Run, interval: int) -> bool:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from nystromformer.streams import DROPOUT_BESIDE_MASKS
+from nystromformer.dropout import STREAM_OF_DROPOUT
 from nystromformer.training.data import Batch
 from nystromformer.training.objective import Sums, label_sums
 
@@ -69,6 +69,7 @@ class MaskedTokens:
     """
 
     corruptions = ("bert", "mask_only", "mask_or_random")
+    reads_labels = False
     metrics = ("loss", "mlm_accuracy")
     select = "loss"
     higher_is_better = False
@@ -235,6 +236,7 @@ class MaskedOrder(MaskedTokens):
     masked tokens of the example, plus the loss of its order, whose label is 1 or 0.
     """
 
+    reads_labels = True
     metrics = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
     select = "mlm_accuracy"
     higher_is_better = True
@@ -290,6 +292,7 @@ class ClassificationDenoising(MaskedTokens):
     """
 
     corruptions = ("mask_or_random", "mask_only")
+    reads_labels = True
     metrics = (
         "loss",
         "classification_loss",
@@ -367,4 +370,4 @@ def mean_of_examples(
 
 def dropout_key(key: jax.Array | None) -> jax.Array | None:
     """The key of the dropout beside an objective's own draws; None = no dropout."""
-    return None if key is None else jax.random.fold_in(key, DROPOUT_BESIDE_MASKS)
+    return None if key is None else jax.random.fold_in(key, STREAM_OF_DROPOUT)

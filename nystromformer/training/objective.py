@@ -57,6 +57,8 @@ class Objective(Protocol):
       metrics: the names of the sums.
       select: the metric by which the best weights are chosen, on validation.
       higher_is_better: whether a higher value of it is better.
+
+    One that reads no labels says `reads_labels = False`. Data without any suit it.
     """
 
     @property

@@ -127,37 +127,61 @@ def _to_lines(rows: Iterable[Mapping[str, Any]]) -> str:
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
-class Progress:
-    """A bar with metrics, examples per second and time left.
+class Bar:
+    """A progress bar; where the output is no terminal, a line now and then instead.
 
-    Where the output is no terminal it is a line every few seconds instead. Only the
-    first process shows it.
+    Only the first process shows it.
+
+    Args:
+      done: what is done at the start.
+      total: what there is to do.
+      seconds_per_line: between lines, where the output is no terminal.
+      style: further options of tqdm.
     """
 
-    def __init__(self, step: int, num_steps: int):
+    def __init__(
+        self,
+        done: float,
+        total: int,
+        seconds_per_line: float,
+        **style: Any,
+    ):
         self.is_terminal = sys.stderr.isatty()
         self.bar = tqdm(
-            total=num_steps,
-            initial=step,
+            total=total,
+            initial=done,
             disable=not is_host_0(),
-            unit="step",
             file=None if self.is_terminal else io.StringIO(),
             dynamic_ncols=self.is_terminal,
-            mininterval=0.1 if self.is_terminal else SECONDS_PER_LINE,
-            miniters=1,
+            mininterval=0.1 if self.is_terminal else seconds_per_line,
+            miniters=0,
             smoothing=0,
+            **style,
         )
 
-    def update(self, step: int, values: dict[str, float], throughput: float) -> None:
-        """Shows the step, the latest metrics and the examples per second."""
-        metrics = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-        self.bar.set_postfix_str(
-            f"{metrics}  {throughput:,.0f} examples/s", refresh=False
-        )
-        is_due = self.bar.update(step - self.bar.n)
-        if is_due and not self.is_terminal:
+    def show(self, done: float, text: str, at_once: bool = False) -> None:
+        """Shows what is done by now, and a text behind it.
+
+        Args:
+          at_once: does not wait for the time of the next line.
+        """
+        self.bar.set_postfix_str(text, refresh=False)
+        is_due = self.bar.update(done - self.bar.n)
+        if (is_due or at_once) and not self.is_terminal:
             say(str(self.bar))
 
     def close(self) -> None:
         """Leaves the bar as it is."""
         self.bar.close()
+
+
+class Progress(Bar):
+    """The bar of a training, with metrics, examples per second and time left."""
+
+    def __init__(self, step: int, num_steps: int):
+        super().__init__(step, num_steps, SECONDS_PER_LINE, unit="step")
+
+    def update(self, step: int, values: dict[str, float], throughput: float) -> None:
+        """Shows the step, the latest metrics and the examples per second."""
+        metrics = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        self.show(step, f"{metrics}  {throughput:,.0f} examples/s")

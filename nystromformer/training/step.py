@@ -27,7 +27,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from nystromformer.streams import AUGMENTATION, STEPS
+from nystromformer.dropout import STREAM_OF_AUGMENTATION, STREAM_OF_STEPS
 from nystromformer.training.data import (
     Batch,
     Chunk,
@@ -213,7 +213,7 @@ class Programs:
         All that it draws depends on the seed, the step, and the parts of the batch.
         """
         params, variables = state.weights
-        steps_key = jax.random.fold_in(jax.random.key(state.seed), STEPS)
+        steps_key = jax.random.fold_in(jax.random.key(state.seed), STREAM_OF_STEPS)
         gradient = batch_gradient(
             self._forward,
             params,
@@ -248,7 +248,7 @@ class Programs:
     ) -> tuple[Totals, Any]:
         """The totals of some training examples, and the variables after them."""
         if self.augment is not None:
-            batch = self.augment(batch, jax.random.fold_in(key, AUGMENTATION))
+            batch = self.augment(batch, jax.random.fold_in(key, STREAM_OF_AUGMENTATION))
         # Copied, as the model writes to its variables.
         model = nnx.merge(self.graphdef, params, variables, copy=True)
         sums = self.objective(model, batch, key)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nystromformer.attention.nystrom import depthwise_conv, nystrom_attention
-from nystromformer.ops import tensor_core_precision
+from nystromformer.precision import tensor_core_precision
 from tests import paper
 from tests.attention.cases import KINDS, MASK, B, H, N, make, normal
 from tests.attention.cases import MAX_LENGTH as L

@@ -1,9 +1,7 @@
 """Options of attentions, their defaults, and the table of attentions."""
 
-import ast
 import dataclasses
 import inspect
-import re
 import runpy
 from typing import Any, Literal
 
@@ -17,7 +15,7 @@ from nystromformer.attention import (
     CONFIG_KEYS,
     check_attention,
     find_attention,
-    make_attention,
+    print_attentions,
     register_attention,
 )
 from nystromformer.attention.base import Attention
@@ -104,7 +102,7 @@ def test_register_attention_takes_annotations_for_type_checkers_alone(tmp_path):
         "if TYPE_CHECKING:\n"
         "    from collections.abc import Sequence\n"
         "    from typing import Unpack\n"
-        "    from nystromformer.attention.base import CommonArguments\n"
+        "    from nystromformer.attention.options import CommonArguments\n"
         "class Mine(Attention):\n"
         "    def __init__(self, *, by: int = 1, sizes: Sequence[int] = (),\n"
         "                 **common: Unpack[CommonArguments]):\n"
@@ -207,27 +205,16 @@ def test_config_of_a_registered_subclass_starts_from_its_defaults():
         del ATTENTIONS["fewer"]
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_help_of_make_attention_has_every_option(name):
-    """In its line of the table, which the next attention's line ends."""
-    table = make_attention.__doc__.split("explain them:")[1].split("Configs")[0]
-    entries = re.split(r"\n +(?=[a-z]+  )", table)
-    [entry] = [entry for entry in entries if entry.startswith(f"{name} ")]
-    options = {
-        option: ast.literal_eval(default)
-        for option, default in re.findall(r"(\w+)=([^,\s]+)", entry)
-    }
-    expected = find_attention(name).options()
-    assert options == {option: x.default for option, x in expected.items()}
-
-
-def test_help_of_make_attention_has_the_options_of_the_paper():
-    """Each behind the name of its attention."""
-    paragraph = make_attention.__doc__.split("Configs start")[1].split("Args:")[0]
+def test_print_attentions_has_every_option_and_those_of_the_paper(capsys):
+    print_attentions()
+    lines = capsys.readouterr().out.splitlines()
     for name in ATTENTIONS:
         cls = find_attention(name)
+        [position] = [i for i, x in enumerate(lines) if x.startswith(f"{name}: ")]
+        for option, value in cls.init_defaults().items():
+            assert f"{option}={value!r}" in lines[position]
         for option, value in cls.paper_options.items():
-            assert re.search(rf'"{name}"[^"]*\s{option}={value}\b', paragraph)
+            assert f"in configs {option}={value!r}" in lines[position + 1]
 
 
 def test_nystrom_attention_has_the_options_of_the_class():
@@ -279,6 +266,11 @@ def test_check_options_rejects_another_type(name, value):
         ("nystrom", {"conv_kernel_size": 4}, "conv_kernel_size.*odd.*got 4"),
         ("nystrom", {"landmark_padding": "even"}, "'mask', 'count'.*'even'"),
         ("nystrom", {"landmarks": "means"}, "segment_means.*random.*'means'"),
+        (
+            "nystrom",
+            {"pinv": "exact", "pinv_kernel": True},
+            "pinv_kernel=True .*pinv='exact': leave it out",
+        ),
         ("nystrom", {"pinv": "svd"}, "iterative.*exact.*identity.*'svd'"),
         ("linformer", {"projection_dim": 68}, "projection_dim.*at most 67.*got 68"),
         ("longformer", {"window": 134}, "window.*at most 132.*got 134"),

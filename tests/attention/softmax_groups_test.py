@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer.attention import softmax
-from nystromformer.attention.softmax import choose_group_sizes, map_rows
+from nystromformer.attention import softmax_groups
+from nystromformer.attention.softmax_groups import choose_group_sizes, map_rows
 from tests.attention.cases import make, normal
 from tests.tolerance import TOLERANCE, relative_error
 
@@ -32,10 +32,10 @@ def cut_into_three_blocks(monkeypatch, request):
     scores_of_block = L * BLOCK
     if request.param == "accelerator":
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        monkeypatch.setattr(softmax, "MAX_SCORES", B * N * scores_of_block)
+        monkeypatch.setattr(softmax_groups, "MAX_SCORES", B * N * scores_of_block)
     num_heads = 1 if request.param == "one head at a time" else B * N
-    monkeypatch.setattr(softmax, "CPU_SCORES", num_heads * scores_of_block)
-    monkeypatch.setattr(softmax, "CPU_BLOCK", BLOCK)
+    monkeypatch.setattr(softmax_groups, "CPU_SCORES", num_heads * scores_of_block)
+    monkeypatch.setattr(softmax_groups, "CPU_BLOCK", BLOCK)
 
 
 def attend_at_once(query, key, value, bias=0.0, mask=True, is_causal=False):
@@ -129,7 +129,7 @@ def test_softmax_attention_in_blocks_sums_gradients_of_bfloat16_in_float32(monke
     inputs = [jnp.asarray(normal(seed, *shape), jnp.bfloat16) for seed in range(3)]
     exact = gradients([x.astype(jnp.float32) for x in inputs])
     at_once = gradients(inputs)
-    monkeypatch.setattr(softmax, "CPU_BLOCK", 8)
+    monkeypatch.setattr(softmax_groups, "CPU_BLOCK", 8)
     in_blocks = gradients(inputs)
     for i in range(3):
         error_at_once = relative_error(at_once[i], exact[i])
@@ -189,8 +189,8 @@ def test_softmax_attention_holds_the_scores_of_a_block(monkeypatch):
         return memory.temp_size_in_bytes
 
     in_blocks = temporary_bytes()
-    monkeypatch.setattr(softmax, "CPU_BLOCK", 1024)
-    monkeypatch.setattr(softmax, "CPU_SCORES", 1024**2)
+    monkeypatch.setattr(softmax_groups, "CPU_BLOCK", 1024)
+    monkeypatch.setattr(softmax_groups, "CPU_SCORES", 1024**2)
     at_once = temporary_bytes()
     assert in_blocks < at_once / 4
 

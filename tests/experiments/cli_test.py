@@ -2,14 +2,16 @@
 
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 
 import pytest
 
-from nystromformer.experiments.cli import SIGNALS, StopFlag
+from nystromformer.experiments.cli import SIGNALS, StopFlag, take_changes
 from nystromformer.experiments.plugins import load_modules
+from tests.commands import ROOT
 
 PROGRAM = """
 import os, signal, sys
@@ -42,7 +44,6 @@ def run_main(commands, tmp_path):
     [
         ("raise ConfigError('two\\nlines')", 2, "error: two lines\n"),
         ("open('/no/such')", 2, "error: [Errno 2] No such file or d"),
-        ("os.kill(os.getpid(), signal.SIGINT)", -2, ""),
         ("raise Interrupted(signal.SIGTERM, 3)", 143, ""),
     ],
 )
@@ -52,6 +53,38 @@ def test_run_ends_in_one_line_and_a_status(run_main, body, status, message):
     assert done.stderr.startswith(message)
     num_lines = 1 if message else 0
     assert len(done.stderr.splitlines()) == num_lines
+
+
+@pytest.mark.parametrize(
+    "script", sorted(ROOT.glob("scripts/*.py")), ids=lambda x: x.name
+)
+def test_ctrl_c_ends_the_imports_of_a_command_without_a_traceback(script, tmp_path):
+    program = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)"
+    (tmp_path / "absl.py").write_text(program)  # as if pressed while it is imported
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / script],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "others", "changes"),
+    [
+        ("--config.train.seed=3", "", {"train.seed": "3"}),
+        ("-config.train.seed 3 a", "a", {"train.seed": "3"}),
+        ("--config.a.b --config.a.c=d=e", "", {"a.b": "true", "a.c": "d=e"}),
+        ("--noconfig.a.b c", "c", {"a.b": "false"}),
+        (
+            "a --config=b.py:c --d=e --config_x",
+            "a --config=b.py:c --d=e --config_x",
+            {},
+        ),
+    ],
+)
+def test_changes_of_a_config_are_taken_out_of_a_command_line(words, others, changes):
+    assert take_changes(words.split()) == (others.split(), changes)
 
 
 def test_run_shows_the_traceback_of_a_bug(run_main, tmp_path):

@@ -55,12 +55,18 @@ def test_another_objective_drops_the_options_of_the_file():
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        ("/no/such.py", {}, "^there is no config file /no/such.py$"),
+        ("/no/such.py", {}, "^there is no config file /no/such.py; .* configs/glue.py"),
+        (f"{ROOT}/README.md", {}, "^there is no config file .*/README.md; configs are"),
         (f"{ROOT}/configs/x.py", {}, "no config file .*/x.py; configs are .*glue.py"),
         (f"{LISTOPS}:nystrm", {}, "^unknown attention or preset 'nystrm'; known: "),
         (LISTOPS, {"train.num_steps": "many"}, "invalid literal for int"),
         (LISTOPS, {"train.seed": None}, "seed must be int, got None"),
         (LISTOPS, {"train.num_step": 1}, 'Did you mean "num_steps" instead of'),
+        (
+            LISTOPS,
+            {"trian.seed": 1},
+            r"^no such key in the config: 'trian'\. Did",
+        ),
         (LISTOPS, {"train.colour": 1}, "no such key in the config: 'colour'"),
         (LISTOPS, {"train.eval_every": 0}, "eval_every must be at least 1, got 0"),
         (
@@ -70,10 +76,12 @@ def test_another_objective_drops_the_options_of_the_file():
         ),
     ],
 )
-def test_load_config_rejects_in_one_line(file, changes, message):
+def test_load_config_rejects_in_one_line(file, changes, message, monkeypatch):
+    monkeypatch.chdir(ROOT)
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(file, changes)
     assert "\n" not in str(caught.value)
+    assert "config_config" not in str(caught.value)
 
 
 def test_load_config_takes_none_for_a_number_that_may_be_none():

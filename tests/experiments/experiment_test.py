@@ -8,13 +8,13 @@ from lra_tasks.split import Split
 from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import AUGMENTATIONS
-from nystromformer.experiments.cores import num_cores
 from nystromformer.experiments.experiment import Experiment, build_experiment
 from nystromformer.experiments.objectives import (
     OBJECTIVES,
     ObjectiveSpec,
     make_classifier,
 )
+from nystromformer.experiments.provenance import num_cores
 from nystromformer.training.objective import Classification
 from tests.small import make_config, prefixed
 

@@ -136,6 +136,11 @@ def test_train_shares_the_work_among_devices(
     assert done.returncode == 0, done.stderr
     mesh = {"data": 4 // sequence_parallelism, "seq": sequence_parallelism}
     assert result_of(tmp_path)["mesh"] == mesh
+    devices = (
+        f"4 devices in 1 process, each batch in {mesh['data']} parts, "
+        f"each sequence in {mesh['seq']}\n"
+    )
+    assert devices in done.stdout
     assert losses(tmp_path)[:5] == pytest.approx(losses(finished[0])[:5], abs=1e-6)
 
 

@@ -112,6 +112,28 @@ def test_check_workdir_rejects_another_source_of_the_same_name(tmp_path):
         check_workdir(workdir, make_config(train__init_from=sources["seed1"]))
 
 
+@pytest.mark.parametrize(
+    ("key", "default", "other"),
+    [
+        ("task.seed", 0, 7),
+        ("attention.landmark_seed", 0, 7),
+        ("attention.by_layer", None, "0=softmax"),
+        ("model.short_conv", 0, 7),
+    ],
+)
+def test_check_workdir_takes_a_run_older_than_a_setting_by_its_default(
+    tmp_path, key, default, other
+):
+    group, name = key.split(".")
+    groups = make_config().to_mapping()
+    assert groups[group].pop(name) == default
+    write_json(tmp_path / CONFIG_FILE, groups)
+    workdir = epath.Path(tmp_path)
+    check_workdir(workdir, make_config())
+    with pytest.raises(ConfigError, match=f"{key} is {default} there, {other!r} here"):
+        check_workdir(workdir, make_config(**{f"{group}__{name}": other}))
+
+
 def test_check_workdir_takes_other_workers(tmp_path):
     config = make_config(task="pathfinder")
     write_json(tmp_path / CONFIG_FILE, config.to_mapping())

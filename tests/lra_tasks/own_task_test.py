@@ -284,7 +284,7 @@ def test_options_of_any_type_are_checked():
     ManyOptions(max_length=4, sizes=[5], rate=1, anything={})
     for option in ({"order": "sorted"}, {"sizes": 3}, {"rate": "1"}, {"rate": True}):
         [name] = option
-        with pytest.raises(DataError, match=f"{name} must be .*, not "):
+        with pytest.raises(DataError, match=f"{name} must be .*, got "):
             ManyOptions(max_length=4, **option)
 
 

@@ -1,5 +1,6 @@
 """A run: what it writes, that it resumes bit-equal, that it stops as it should."""
 
+import dataclasses
 import functools
 import signal
 
@@ -20,6 +21,7 @@ from nystromformer.training.checkpoint import (
     weights_sha256,
 )
 from nystromformer.training.loop import ChunkTimer, Run, evaluate, open_run, train
+from nystromformer.training.masked import MaskedTokens
 from nystromformer.training.objective import Classification
 from nystromformer.training_config import TrainConfig
 from tests.training import denoising_cases
@@ -30,6 +32,7 @@ from tests.training.conftest import (
     BagOfTokens,
     flip_a_bit,
     make_split,
+    with_functions,
 )
 from tests.training.metrics_file import rows_of
 
@@ -213,6 +216,12 @@ def test_open_run_refuses_a_split_without_a_labelled_token(run_in, splits, tmp_p
     unlabelled.labels = -np.ones(unlabelled.inputs.shape, np.int32)
     with pytest.raises(ConfigError, match="no token of the split test has a label"):
         open_run(run.programs, run.config, splits | {"test": unlabelled}, tmp_path)
+
+    masked = MaskedTokens(vocab_size=VOCAB, mask_token=VOCAB)
+    programs = with_functions(run.programs, objective=masked)
+    config = dataclasses.replace(run.config, num_steps=1, batch_size=2)
+    with jax.disable_jit():  # nothing is compiled, and no step is taken
+        open_run(programs, config, splits | {"test": unlabelled}, tmp_path)
 
 
 def test_open_run_refuses_epochs_whose_steps_nobody_has_counted(

@@ -60,10 +60,41 @@ METHODS = (*STEPS, *RANDOM_METHODS)
 INDEX_COLUMNS = ["layer", "head", "num_landmarks"]
 
 
-@jax.custom_batching.sequential_vmap
-def _svd_alone(matrix: jax.Array) -> Any:
-    """The singular value decomposition, under vmap one by one as in `exact_pinv`."""
-    return jnp.linalg.svd(matrix, full_matrices=False)
+# Matrices up to this length are decomposed; of longer ones, for which this takes
+# minutes, the largest singular vectors are iterated.
+LONGEST_DECOMPOSED = 1_024
+# Of the iteration: its steps, and its vectors beyond the wanted ones.
+SUBSPACE_STEPS = 4
+SPARE_VECTORS = 16
+
+
+def largest_singular_vectors(matrix: jax.Array, count: int) -> Any:
+    """Computes the largest singular values of a matrix and their vectors.
+
+    Of a matrix longer than LONGEST_DECOMPOSED they come from a random subspace after a
+    few steps of the power iteration (Halko et al., 2011, algorithm 4.4). The matrix of
+    these vectors is then nearly the nearest of its rank.
+
+    Args:
+      matrix: [L, L].
+      count: how many are needed.
+
+    Returns:
+      Vectors on the left [L, R], values [R] and vectors on the right [R, L], the
+      largest first; R ≥ count.
+    """
+    length = len(matrix)
+    if length <= LONGEST_DECOMPOSED:
+        return jnp.linalg.svd(matrix, full_matrices=False)
+
+    num_vectors = min(length, count + SPARE_VECTORS)
+    start = jax.random.normal(jax.random.key(0), (length, num_vectors), matrix.dtype)
+    basis, _ = jnp.linalg.qr(matrix @ start)
+    for _ in range(SUBSPACE_STEPS):
+        other_basis, _ = jnp.linalg.qr(matrix.T @ basis)
+        basis, _ = jnp.linalg.qr(matrix @ other_basis)
+    left, singular_values, right = jnp.linalg.svd(basis.T @ matrix, full_matrices=False)
+    return basis @ left, singular_values, right
 
 
 @functools.partial(jax.jit, static_argnames=("counts", "num_pinv_iters"))
@@ -91,10 +122,15 @@ def split_errors(
       All norms are Frobenius'.
     """
 
+    # Under vmap one head after another, as in `exact_pinv`.
+    decompose = jax.custom_batching.sequential_vmap(
+        functools.partial(largest_singular_vectors, count=max(counts))
+    )
+
     def split_head(query: Any, key: Any, value: Any) -> dict[str, jax.Array]:
         matrix = jnp.where(mask[:, None], softmax_matrix(query, key, mask), 0)
         exact = matrix @ value
-        left, singular_values, right = _svd_alone(matrix)
+        left, singular_values, right = decompose(matrix)
 
         def error(approximation: jax.Array) -> jax.Array:
             return relative_error(approximation, exact, mask)

@@ -1,11 +1,12 @@
 """Which heads of a model can be approximated, with how many landmarks, and why not.
 
 diagnosis = nystromformer.diagnose(query, key, value, mask)
-print(diagnosis.table)
-diagnosis.figure.savefig("diagnosis.png")
+print(diagnosis.advice)
+diagnosis.write("diagnosis")
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +15,11 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from nystromformer.experiments import markdown
 from nystromformer.experiments.approximation import causes
 from nystromformer.experiments.approximation.causes import INDEX_COLUMNS
 from nystromformer.experiments.approximation.measurements import NUM_PINV_ITERS
-from nystromformer.experiments.plotting import new_figure
+from nystromformer.experiments.plotting import new_figure, save_figure
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.validation import check_range
 
@@ -43,14 +45,46 @@ class Diagnosis(NamedTuple):
       matrix of rank M nearest to S is not either, "landmarks" if F X B nearest to S is
       not, and otherwise "inverse". It is "undefined" where an error is not a number, as
       where SV is zero, so that there is no relative error.
+    advice: how many landmarks each layer needs, in words.
     errors: the error of each method in each example and draw.
     figure: the error of Nyström attention by layer and head, a panel for each number of
       landmarks, with the first letter of what limits it.
     """
 
     table: pd.DataFrame
+    advice: str
     errors: pd.DataFrame
     figure: Figure
+
+    def write(self, folder: str | Path) -> None:
+        """Writes a page README.md with the advice, the figure and the table.
+
+        Args:
+          folder: is made if it does not exist; files of these names are overwritten.
+        """
+        out = Path(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        save_figure(self.figure, out / "errors")
+        self.table.to_csv(out / "errors.csv", float_format="%.6g")
+        columns = [*JUDGED, "limited_by"]
+        rows = []
+        for row in self.table.reset_index().to_dict("records"):
+            places = [f"{row[name]}" for name in INDEX_COLUMNS]
+            errors = [f"{row[method]:.2g}" for method in JUDGED]
+            rows.append([*places, *errors, row["limited_by"]])
+        lines = [
+            "# Which layers can have Nyström attention",
+            "",
+            self.advice,
+            "",
+            "![Errors of Nyström attention by layer and head](errors.png)",
+            "",
+            "‖ŜV − SV‖ / ‖SV‖, medians over examples. R, L and I name what limits a "
+            "head: the rank, the landmarks or the inverse. errors.csv has all methods.",
+            "",
+            *markdown.make_table([*INDEX_COLUMNS, *columns], rows),
+        ]
+        (out / "README.md").write_text("\n".join(lines) + "\n")
 
 
 def diagnose(
@@ -81,7 +115,8 @@ def diagnose(
       tolerance: the error that is small enough for `limited_by`.
 
     Returns:
-      A `Diagnosis`: a table of errors and causes, the errors behind it, and a figure.
+      A `Diagnosis`: a table of errors and causes, advice for each layer, the errors
+      behind it, and a figure.
 
     Raises:
       ValueError: if the shapes do not fit, a token has a NaN or an infinity, a number
@@ -114,7 +149,12 @@ def diagnose(
             "no head has an error to judge: SV, the output of exact attention, is zero "
             "or not finite in all; give queries, keys and values as a model has them"
         )
-    return Diagnosis(table=table, errors=errors, figure=draw_limits(table))
+    return Diagnosis(
+        table=table,
+        advice=advise(table, tolerance),
+        errors=errors,
+        figure=draw_limits(table),
+    )
 
 
 def _make_layers(
@@ -187,6 +227,53 @@ def summarize(errors: pd.DataFrame, tolerance: float = TOLERANCE) -> pd.DataFram
         default="inverse",
     )
     return table.assign(limited_by=limits)
+
+
+def advise(table: pd.DataFrame, tolerance: float = TOLERANCE) -> str:
+    """Says which layers can have Nyström attention, and with how many landmarks.
+
+    A layer can where none of its heads is limited.
+
+    Args:
+      table: the table of a `Diagnosis`.
+      tolerance: the error that is small enough.
+    """
+    limits: Any = table["limited_by"].unstack("head")
+    layers_of_count: dict[int, list[int]] = {}
+    unable = []
+    for layer, limits_of_layer in limits.groupby("layer"):
+        counts = limits_of_layer.droplevel("layer")
+        enough = counts.index[(counts == "").all(axis=1)]
+        if len(enough):
+            layers_of_count.setdefault(int(enough.min()), []).append(layer)
+        else:
+            unable.append((layer, counts.loc[counts.index.max()]))
+
+    lines = [
+        f"With {count} landmarks {name_layers(layers)} can have Nyström attention: no "
+        f"head has an error over {tolerance:g}."
+        for count, layers in sorted(layers_of_count.items())
+    ]
+    for layer, limit_of_head in unable:
+        most = table.index.unique("num_landmarks").max()
+        heads = ", ".join(
+            f"head {head} by {'its ' if limit == 'rank' else 'the '}{limit}"
+            if limit != "undefined"
+            else f"head {head} has no error to judge"
+            for head, limit in limit_of_head.items()
+            if limit
+        )
+        lines.append(
+            f"Of layer {layer} {most} landmarks are not enough ({heads}): try more, or "
+            "keep exact attention there."
+        )
+    return "\n".join(lines)
+
+
+def name_layers(layers: Sequence[int]) -> str:
+    """Returns layers as words: "layer 3", "layers 0, 1 and 2"."""
+    *first, last = map(str, layers)
+    return f"layers {', '.join(first)} and {last}" if first else f"layer {last}"
 
 
 def draw_limits(table: pd.DataFrame) -> Figure:

@@ -12,7 +12,12 @@ from tqdm import tqdm
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import markdown, provenance
-from nystromformer.experiments.approximation import causes, diagnosis, measurements
+from nystromformer.experiments.approximation import (
+    causes,
+    diagnosis,
+    measurements,
+    swap,
+)
 from nystromformer.experiments.approximation.pictures import (
     LABELS,
     MAX_PANELS,
@@ -91,6 +96,7 @@ def write_study(
     *,
     examples: int,
     landmarks: Sequence[int] | None = None,
+    swap_examples: int = 0,
     data_dir: str | None = None,
 ) -> None:
     """Writes the page, its figures, and their numbers as CSV.
@@ -102,6 +108,9 @@ def write_study(
       landmarks: the numbers of landmarks to measure; None takes 4, 8, …, 512 and the
         run's own number (the largest, if its layers differ), as far as they are below
         the longest sequence.
+      swap_examples: how many examples measure what the model loses where its exact
+        attention is exchanged; 0 = this is not measured. Nor is it where a layer has
+        another attention.
       data_dir: the folder of the data; None is that of the run.
 
     Raises:
@@ -117,6 +126,11 @@ def write_study(
 
     made_by = provenance.collect()
     out.mkdir(parents=True, exist_ok=True)
+    swaps = None
+    if swap_examples and swap.has_exact_attention(run):
+        print("exchanging the attention of layers…", flush=True)
+        swaps = swap.measure_swaps(run, counts, swap_examples, data_dir)
+        swaps.table.to_csv(out / "swaps.csv", index=False, float_format="%.6g")
     with jax.enable_x64(True):
         tables = measure_all(layers, counts)
         print("drawing the figures…", flush=True)
@@ -136,12 +150,15 @@ def write_study(
         out,
         made_by=made_by,
         about=_about(run, num_layers=len(layers), num_sequences=len(inputs)),
+        swaps=swaps,
         figures=figures,
         summary=summary,
         pictured_count=pictured_count,
         num_draws=NUM_DRAWS,
     )
     print(f"{out}/README.md has {len(figures)} figures")
+    if swaps is not None:
+        print(swap.describe_advice(swaps))
 
 
 def _longest_sequences(
@@ -295,6 +312,7 @@ def write_page(
     *,
     made_by: Mapping[str, Any],
     about: str,
+    swaps: swap.Swaps | None,
     figures: Mapping[str, Figure],
     summary: Frame,
     pictured_count: int,
@@ -306,6 +324,7 @@ def write_page(
       out: the folder.
       made_by: command, commit, device and versions.
       about: the run and its inputs, in Markdown.
+      swaps: what the model loses without exact attention, if that was measured.
       figures: by their names in CAPTIONS.
       summary: the table of causes, as `summarize` makes it.
       pictured_count: the number of landmarks in the pictures of one number.
@@ -318,6 +337,11 @@ def write_page(
         "tolerance": diagnosis.TOLERANCE,
     }
     lines = [about]
+    if swaps is not None:
+        lines.append("## What an exchange costs\n")
+        save_figure(swap.draw_swaps(swaps), out / "swaps")
+        lines.extend(swap.describe_swaps(swaps))
+        lines.append("![The change by landmarks and layers](swaps.png)\n")
     for name, figure in figures.items():
         save_figure(figure, out / name)
         caption = CAPTIONS[name].format(**numbers)

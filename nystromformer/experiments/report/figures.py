@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from nystromformer.experiments.metric_names import is_higher_better, is_rate
 from nystromformer.experiments.plotting import add_legend, attention_style, new_figure
 from nystromformer.experiments.report.runs import Frame, heading, scale
+from nystromformer.run_files import is_higher_better, is_rate
 
 LETTERS_BESIDE_A_POINT = 40
 

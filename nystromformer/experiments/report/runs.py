@@ -14,26 +14,14 @@ import pandas as pd
 from flax.traverse_util import flatten_dict
 
 from lra_tasks import LRA
+from nystromformer.attention import ATTENTIONS
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.metric_names import is_rate
 from nystromformer.experiments.report.records import Record
-from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT
+from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT, is_rate
 
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 
-# The order of the rows and columns. Other names come after these.
-ATTENTION_ORDER = (
-    "nystrom",
-    "softmax",
-    "bigbird",
-    "efficient",
-    "linear",
-    "linformer",
-    "longformer",
-    "performer",
-    "reformer",
-    "identity",
-)
+# The order of the rows and columns: attentions, then these; then other names.
 TASK_ORDER = (*LRA, "pathx", "corpus", "glue", "labelled_texts", "recall")
 # Settings that no name needs: they change no number, or stand beside it anyway.
 UNNAMED = SETTINGS_WITHOUT_EFFECT | {"task.name", "attention.name", "train.seed"}
@@ -195,13 +183,11 @@ def _fill_missing_settings(frame: Frame) -> None:
     if all(settings.keys() >= all_keys for settings in frame["settings"]):
         return
 
-    # The imports are here, since a report on runs of one version needs no model.
-    from lra_tasks.task import default_options
-    from nystromformer.config import default_settings
+    # The import is here, since a report on runs of one version needs no model.
+    from nystromformer.experiments.config_file import default_settings
 
     for settings in frame["settings"]:
-        defaults = default_settings(settings["attention.name"])
-        defaults |= default_options(settings["task.name"])
+        defaults = default_settings(settings["task.name"], settings["attention.name"])
         for key in all_keys & defaults.keys():
             settings.setdefault(key, defaults[key])
 
@@ -362,11 +348,11 @@ def _add_word(frame: Frame, index: Any, column: str, word: str) -> None:
 def sort_key(name: Any) -> str:
     """Returns a text by which names are sorted.
 
-    Attentions and tasks have the order of ATTENTION_ORDER and TASK_ORDER; other names
-    come after them. Numbers are filled with zeros, so that "num_landmarks=8" comes
-    before "num_landmarks=64", and 1e-05 before 0.001.
+    Attentions and tasks have the order of ATTENTIONS and TASK_ORDER; other names come
+    after them. Numbers are filled with zeros, so that "num_landmarks=8" comes before
+    "num_landmarks=64", and 1e-05 before 0.001.
     """
-    order = [*ATTENTION_ORDER, *TASK_ORDER]
+    order = [*ATTENTIONS, *TASK_ORDER]
     rank = order.index(name) if name in order else len(order)
     number = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
     return re.sub(number, lambda match: f"{float(match[0]):032.20f}", f"{rank} {name}")

@@ -14,7 +14,7 @@ from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.attention.base import Attention
 from nystromformer.config import parse_value
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.cores import num_cores
+from nystromformer.experiments.provenance import num_cores
 from nystromformer.experiments.speed.timing import (
     Compiled,
     Program,

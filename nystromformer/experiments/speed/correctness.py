@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, make_attention
-from nystromformer.experiments.cores import num_cores
+from nystromformer.experiments.provenance import num_cores
 
 NUM_HEADS = 2
 HEAD_DIM = 32

@@ -4,28 +4,37 @@ Each run is a process of train.py that writes to log.txt in its workdir. If the 
 is killed, the current runs train on, and a new sweep leaves them alone.
 """
 
+import contextlib
+import io
 import os
 import re
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import submitit
+from etils import epath
 from submitit.core.utils import FailedJobError
+from tqdm import tqdm
 
 from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments.cli import SIGNALS, StopFlag
-from nystromformer.experiments.run import is_locked
+from nystromformer.experiments.config_file import read_result
+from nystromformer.experiments.metric_names import format_metric
 from nystromformer.experiments.sweep.points import Point
-from nystromformer.run_files import RESULT_FILE
+from nystromformer.experiments.sweep.progress import (
+    FAILURE_FILE,
+    LOG_FILE,
+    SweepProgress,
+    find_state,
+)
+from nystromformer.training.output import say
 
-LOG_FILE = "log.txt"
-FAILURE_FILE = "failed.txt"  # the exit status of a run that failed, and its error
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
 # A run with one of these exit statuses has ended well, or was stopped by a signal and
 # can go on. A shell adds 128 to a signal's number, and Python's subprocess negates it.
@@ -36,20 +45,6 @@ RESUMABLE_STATUSES = frozenset(
 ERROR_LINE = re.compile(r"error: .*|[\w.]*(Error|Exception)(: .*)?")
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_OF_WARNING = 120  # SLURM warns a job this long before its time is over
-
-
-def find_state(workdir: Path) -> str:
-    """Returns the state of a run: "done", "running", "failed" or "waiting".
-
-    A run that another sweep has started is running, too.
-    """
-    if (workdir / RESULT_FILE).exists():
-        return "done"
-    if is_locked(workdir):
-        return "running"
-    if (workdir / FAILURE_FILE).exists():
-        return "failed"
-    return "waiting"
 
 
 def find_gpus() -> list[str]:
@@ -74,6 +69,7 @@ class Job:
         self.env: dict[str, str] = {}
         self.process: Any = None  # the subprocess, once it has started
         self.log_start = 0  # the bytes that earlier starts have written to the log
+        self.start_time = 0.0
 
     def start(self, **env: str) -> None:
         """Starts the run, with environment variables besides this process's own."""
@@ -82,22 +78,44 @@ class Job:
         # Without this a run's last prints would stand in the log behind its error, and
         # those of a run that is killed nowhere.
         unbuffered = {"PYTHONUNBUFFERED": "1"}
+        self.start_time = time.monotonic()
+        say(f"{self.workdir.name}: starts, its log is {self.workdir / LOG_FILE}")
         with open(self.workdir / LOG_FILE, "ab") as log:
             self.log_start = log.tell()
             self.process = subprocess.Popen(
                 self.command, env=os.environ | unbuffered | env, stdout=log, stderr=log
             )
 
-    def finish(self) -> None:
-        """Waits for the run to end, prints how it has ended, and records a failure."""
+    def finish(self) -> str:
+        """Waits for the run to end, says how it has ended, and records a failure.
+
+        Returns:
+          The state of the run.
+        """
         status = self.process.wait()
-        ending = find_state(self.workdir)
+        state = find_state(self.workdir)
         # In any other state a different process has taken over the folder.
-        if status not in RESUMABLE_STATUSES and ending == "waiting":
+        if status not in RESUMABLE_STATUSES and state == "waiting":
             log = (self.workdir / LOG_FILE).read_bytes()[self.log_start :]
-            ending = _describe_failure(status, log.decode(errors="replace"))
-            (self.workdir / FAILURE_FILE).write_text(ending)
-        print(f"{self.workdir.name}: {ending}", flush=True)
+            reason = _describe_failure(status, log.decode(errors="replace"))
+            (self.workdir / FAILURE_FILE).write_text(reason)
+            state = "failed"
+        say(f"{self.workdir.name}: {self._describe_end(state)}")
+        return state
+
+    def _describe_end(self, state: str) -> str:
+        """Says how the run has ended, as in "done in 02:10, test accuracy 37.45%"."""
+        if state == "done":
+            duration = tqdm.format_interval(time.monotonic() - self.start_time)
+            result = read_result(epath.Path(self.workdir)) or {}
+            metric = result["metric"]
+            score = format_metric(metric, result[f"test_{metric}"])
+            return f"done in {duration}, test {metric} {score}"
+        if state == "failed":
+            return f"failed: {(self.workdir / FAILURE_FILE).read_text()}"
+        if state == "running":
+            return "in progress elsewhere"
+        return "stopped; the same command goes on with it"
 
     def __call__(self) -> None:
         """Trains to the end, as a job of SLURM."""
@@ -145,12 +163,12 @@ def _describe_failure(status: int, log: str) -> str:
 def run_locally(
     points: Sequence[Point], folder: Path, num_parallel: int | None = None
 ) -> None:
-    """Trains the points in order, several at a time.
+    """Trains the points that wait in order, several at a time, and shows progress.
 
     A point that starts from another one waits for it.
 
     Args:
-      points: those that wait; others are left alone.
+      points: all points of the sweep; those that do not wait are left alone.
       folder: the folder of the sweep.
       num_parallel: runs at a time; by default one for each GPU, or one.
 
@@ -158,13 +176,16 @@ def run_locally(
       Interrupted: by a signal, once all runs have saved.
     """
     free_slots = _make_slots(num_parallel)
-    waiting = list(points)
+    waiting = [point for point in points if _is_waiting(point, folder)]
     running: list[Job] = []
-    with StopFlag() as stop:
+    progress = SweepProgress(points, waiting, folder)
+    with contextlib.closing(progress), StopFlag() as stop:
         while (waiting or running) and stop.signum is None:
+            has_ended = False
             for job in list(running):
                 if job.process.poll() is not None:
-                    job.finish()
+                    progress.end(job.workdir.name, job.finish())
+                    has_ended = True
                     running.remove(job)
                     free_slots.append(job.env)
 
@@ -173,14 +194,21 @@ def run_locally(
             startable = [point for point in waiting if point.source not in pending]
             for point in startable[: len(free_slots)]:
                 waiting.remove(point)
-                # It is left out if its source has failed, or another sweep runs it.
-                if not _can_start(point, folder):
+                reason = _reason_to_leave_out(point, folder)
+                if reason:
+                    say(f"{point.name}: left out, {reason}")
+                    progress.end(point.name, find_state(folder / point.name))
                     continue
                 job = _make_job(point, folder)
                 job.start(**free_slots.pop(0))
                 running.append(job)
+            if running:
+                names = [job.workdir.name for job in running]
+                progress.show(names, at_once=has_ended)
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
+        if running:
+            say("stopping, once the runs have saved")
         for job in running:
             job.process.terminate()
         for job in running:
@@ -205,11 +233,17 @@ def _make_slots(num_parallel: int | None) -> list[dict[str, str]]:
     return [slots[index % len(slots)] for index in range(num_parallel)]
 
 
-def _can_start(point: Point, folder: Path) -> bool:
-    """Whether a point waits, and the run that it starts from is done."""
-    if point.source and find_state(folder / point.source) != "done":
-        return False
+def _is_waiting(point: Point, folder: Path) -> bool:
     return find_state(folder / point.name) == "waiting"
+
+
+def _reason_to_leave_out(point: Point, folder: Path) -> str | None:
+    """Says why a point cannot start: for its source, or as another sweep took it."""
+    if point.source and find_state(folder / point.source) != "done":
+        return f"since {point.source}, from which it starts, is not done"
+    if not _is_waiting(point, folder):
+        return "since another sweep has taken it"
+    return None
 
 
 def check_slurm() -> None:
@@ -222,6 +256,62 @@ def check_slurm() -> None:
             )
 
 
+class _SlurmExecutor(submitit.SlurmExecutor):
+    """submitit's executor, which shows the script of a job also without SLURM."""
+
+    @classmethod
+    def affinity(cls) -> int:
+        """Does not look for SLURM, for which `check_slurm` does."""
+        return 1
+
+    def script(self, points: Sequence[Point]) -> str:
+        """Returns the script of a job of these runs, as it would be submitted."""
+        if len(points) > 1:
+            self.parameters["map_count"] = len(points)
+        return self._make_submission_file_text(self._submitit_command_str, uid="")
+
+
+def _make_stages(points: Sequence[Point]) -> list[list[Point]]:
+    """The points that start from none, and those that start from others, if any."""
+    first = [point for point in points if not point.source]
+    second = [point for point in points if point.source]
+    return [stage for stage in (first, second) if stage]
+
+
+def _make_executor(
+    folder: Path, parameters: Mapping[str, Any], previous_job: str | None
+) -> _SlurmExecutor:
+    """Makes what submits a job that waits for the end of the previous one."""
+    executor = _SlurmExecutor(folder / "slurm", max_num_timeout=100)
+    options: dict[str, Any] = {"requeue": True}
+    if previous_job:
+        options["dependency"] = f"afterany:{previous_job}"
+    executor.update_parameters(
+        **parameters,
+        job_name=folder.name,
+        signal_delay_s=SECONDS_OF_WARNING,
+        additional_parameters=options,
+    )
+    return executor
+
+
+def slurm_scripts(
+    points: Sequence[Point], folder: Path, **parameters: Any
+) -> list[str]:
+    """Returns the scripts of the jobs that `run_on_slurm` would submit."""
+    scripts = []
+    previous_job = None
+    for stage in _make_stages(points):
+        executor = _make_executor(folder, parameters, previous_job)
+        scripts.append(f"# A job for {_count_runs(stage)}:\n{executor.script(stage)}")
+        previous_job = "NUMBER_OF_THE_FIRST_JOB"
+    return scripts
+
+
+def _count_runs(points: Sequence[Point]) -> str:
+    return "1 run" if len(points) == 1 else f"{len(points)} runs"
+
+
 def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:
     """Submits the points as job arrays; those that start from others wait for all.
 
@@ -231,30 +321,22 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
     Args:
       points: those that wait.
       folder: the folder of the sweep.
-      parameters: those of submitit: partition, time, gpus_per_node,
-        array_parallelism.
+      parameters: those of submitit, such as partition, time and gpus_per_node.
 
     Raises:
       ConfigError: if SLURM refuses the jobs.
     """
-    executor = submitit.SlurmExecutor(folder / "slurm", max_num_timeout=100)
-    first_stage = [point for point in points if not point.source]
-    second_stage = [point for point in points if point.source]
-    options: dict[str, Any] = {"requeue": True}
-    for stage in (first_stage, second_stage):
-        if not stage:
-            continue
+    previous_job = None
+    for stage in _make_stages(points):
+        executor = _make_executor(folder, parameters, previous_job)
         jobs = [_make_job(point, folder) for point in stage]
-        executor.update_parameters(
-            **parameters,
-            job_name=folder.name,
-            signal_delay_s=SECONDS_OF_WARNING,
-            additional_parameters=options,
-        )
         try:
-            submitted = executor.submit_array(jobs)
+            # submitit prints what it raises.
+            with contextlib.redirect_stderr(io.StringIO()):
+                submitted = executor.submit_array(jobs)
         except FailedJobError as error:
             raise ConfigError(f"sbatch failed: {error}") from error
-        array = submitted[0].job_id.partition("_")[0]
-        print(f"submitted {len(jobs)} runs as job {array}; squeue shows them")
-        options = {"requeue": True, "dependency": f"afterany:{array}"}
+        previous_job = submitted[0].job_id.partition("_")[0]
+        print(f"submitted {_count_runs(stage)} as job {previous_job}; squeue shows it")
+        for job, run in zip(submitted, jobs, strict=True):
+            print(f"  {job.job_id}  {run.workdir / LOG_FILE}")

@@ -56,6 +56,26 @@ def relative_error(actual, expected):
     return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
 
 
+def test_of_long_matrices_the_iterated_vectors_give_nearly_the_nearest_matrix(
+    monkeypatch,
+):
+    rng = np.random.default_rng(0)
+    query, key = rng.normal(size=(2, 60, 8))
+    matrix = paper.softmax(2 * query @ key.T / np.sqrt(8))
+    _, expected, _ = np.linalg.svd(matrix)
+    assert expected[5] < 0.9 * expected[4]
+    monkeypatch.setattr(causes, "LONGEST_DECOMPOSED", 59)
+    with jax.enable_x64(True):
+        left, values, right = map(
+            np.array, causes.largest_singular_vectors(matrix, count=5)
+        )
+        assert left.shape == (60, 5 + causes.SPARE_VECTORS)
+        nearest = left[:, :5] * values[:5] @ right[:5]
+        error = np.linalg.norm(nearest - matrix)
+    assert error == pytest.approx(np.linalg.norm(expected[5:]), rel=0.005)
+    np.testing.assert_allclose(values[:5], expected[:5], rtol=0.005)
+
+
 def test_every_sequence_longer_than_the_landmarks_has_its_rows(errors):
     places = errors.groupby(["num_landmarks", "example"]).size().index.tolist()
     assert places == [(3, 0), (3, 1), (3, 2), (10, 0)]

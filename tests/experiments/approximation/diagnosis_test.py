@@ -5,10 +5,11 @@ from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 import nystromformer
-from nystromformer.experiments.approximation.diagnosis import summarize
+from nystromformer.experiments.approximation.diagnosis import advise, summarize
 
 L = 48
 H = 8
@@ -115,6 +116,36 @@ def test_diagnose_names_the_input_that_is_not_finite(layers, name):
     arrays[name] = [arrays[name][0], second]
     with pytest.raises(ValueError, match=f"^{name} must be finite, .* in layer 1: "):
         nystromformer.diagnose(**arrays, num_landmarks=4)
+
+
+def test_the_advice_names_the_least_number_that_is_enough_for_a_layer(diagnosis):
+    """Layer 0 has one head that 8 landmarks suit, and one that only 16 do."""
+    limits = {
+        **{(0, 0, 8): "", (0, 0, 16): "", (0, 1, 8): "inverse", (0, 1, 16): ""},
+        **{(1, 0, 8): "", (1, 0, 16): "", (1, 1, 8): "", (1, 1, 16): ""},
+        **{(2, 0, 8): "rank", (2, 0, 16): "rank"},
+        **{(2, 1, 8): "landmarks", (2, 1, 16): "undefined"},
+    }
+    index = pd.MultiIndex.from_tuples(limits, names=["layer", "head", "num_landmarks"])
+    table = pd.DataFrame({"limited_by": list(limits.values())}, index=index)
+    assert advise(table).splitlines() == [
+        "With 8 landmarks layer 1 can have Nyström attention: no head has an error "
+        "over 0.1.",
+        "With 16 landmarks layer 0 can have Nyström attention: no head has an error "
+        "over 0.1.",
+        "Of layer 2 16 landmarks are not enough (head 0 by its rank, head 1 has no "
+        "error to judge): try more, or keep exact attention there.",
+    ]
+    assert diagnosis.advice == advise(diagnosis.table)
+
+
+def test_a_diagnosis_is_written_as_a_page(diagnosis, tmp_path):
+    diagnosis.write(tmp_path / "new" / "folder")
+    page = (tmp_path / "new/folder/README.md").read_text()
+    assert diagnosis.advice in page
+    assert page.count("\n| 1 | ") == 2
+    assert (tmp_path / "new/folder/errors.png").is_file()
+    assert len((tmp_path / "new/folder/errors.csv").read_text().splitlines()) == 5
 
 
 def test_diagnose_draws_each_head_with_its_error(diagnosis):

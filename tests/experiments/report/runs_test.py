@@ -10,7 +10,6 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.records import read_records
 from nystromformer.experiments.report.report_page import write_report
 from nystromformer.experiments.report.runs import (
-    ATTENTION_ORDER,
     TASK_ORDER,
     make_frame,
     sort_key,
@@ -22,7 +21,7 @@ from tests.experiments.report.conftest import (
     delete_settings,
     set_settings,
 )
-from tests.small import BUILT_IN_ATTENTIONS, make_config
+from tests.small import make_config
 
 
 def labels(runs, task="listops"):
@@ -31,7 +30,6 @@ def labels(runs, task="listops"):
 
 
 def test_rows_and_columns_have_the_order_of_the_tables():
-    assert tuple(BUILT_IN_ATTENTIONS) == ATTENTION_ORDER
     built_in_tasks = [x for x in TASKS if isinstance(TASKS[x], str)]
     assert tuple(built_in_tasks) == TASK_ORDER
 

@@ -32,7 +32,12 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (130, "")
-    assert "stopped by SIGINT; saved. Run the same command again" in out
+    plan, *_, stopping, stopped = out.splitlines()
+    assert plan == f"2 runs in {folder}: 2 to train"
+    assert stopping == "stopping, once the runs have saved"
+    assert stopped == (
+        "stopped by SIGINT; 0 of 2 done, 2 to train; the same command goes on"
+    )
     assert "stopped by SIGTERM at step" in (interrupted / "log.txt").read_text()
     assert not failed.exists()
     done = commands.run("report.py", str(folder), f"--out={tmp_path}/report")
@@ -42,19 +47,32 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
     (failed / "failed.txt").write_text("status 2: error: no data")
     done = commands.run("sweep.py", *args)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout == (
-        f"{interrupted.name}: done\n1 done, 1 failed\n"
-        "failed.txt in a run's folder says why; --retry runs it again\n"
-    )
+    lines = done.stdout.splitlines()
+    assert lines[:4] == [
+        f"2 runs in {folder}: 1 failed, 1 to train",
+        f"  to train  {interrupted.name}",
+        f"  failed    {failed.name}: status 2: error: no data",
+        f"{interrupted.name}: starts, its log is {interrupted}/log.txt",
+    ]
+    assert lines[-3].startswith(f"{interrupted.name}: done in 00:")
+    assert lines[-2:] == [
+        "1 of 2 done, 1 failed",
+        "failed.txt in a run's folder says why; --retry runs it again",
+    ]
     assert "resuming from step" in (interrupted / "log.txt").read_text()
 
     dry_run = commands.run("sweep.py", *args, "--retry", "--dry_run")
-    assert dry_run.stdout.count("\n") == 1
-    assert failed.name in dry_run.stdout
+    *plan, command = dry_run.stdout.splitlines()
+    assert plan == [
+        f"# 2 runs in {folder}: 1 done, 1 to train",
+        f"#   done      {interrupted.name}",
+        f"#   to train  {failed.name}",
+    ]
+    assert failed.name in command
     before = (interrupted / "log.txt").stat().st_mtime_ns
     done = commands.run("sweep.py", *args, "--retry")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{failed.name}: done\n2 done\n"
+    assert done.stdout.endswith("\n2 of 2 done\n")
     assert (interrupted / "log.txt").stat().st_mtime_ns == before
     plan = json.loads((folder / "sweep.json").read_text())
     for run in (interrupted, failed):
@@ -86,9 +104,10 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
         ),
         ([LISTOPS, "--workdir=gs://b/s"], "gs://b/s is not a local or mounted folder"),
         ([LISTOPS, "--cluster=slurm", "--max_minutes=5"], "SLURM has --time"),
-        ([LISTOPS, "--noconfig.optimizer.cycle_b1"], "Unknown command line flag"),
+        ([LISTOPS, "--seed=1"], "Unknown command line flag 'seed'"),
         ([LISTOPS, "--time=30"], "--time is for SLURM: add --cluster=slurm"),
         ([LISTOPS, "--gpus=0"], "--gpus is for SLURM: add --cluster=slurm"),
+        ([LISTOPS, "--script_line=x"], "--script_line is for SLURM: add --cluster=slu"),
     ],
 )
 def test_sweep_rejects_bad_input(commands, tmp_path, flags, message):
@@ -100,7 +119,12 @@ def test_sweep_rejects_bad_input(commands, tmp_path, flags, message):
 def test_sweep_ends_with_status_1_while_another_one_trains_a_run(commands, tmp_path):
     with lock_workdir(epath.Path(tmp_path / "listops-nystrom-seed0")):
         done = commands.run("sweep.py", f"--workdir={tmp_path}", LISTOPS)
-    assert (done.returncode, done.stdout) == (1, "1 running\n"), done.stderr
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines() == [
+        f"1 run in {tmp_path}: 1 in progress elsewhere",
+        "  in progress elsewhere  listops-nystrom-seed0",
+        "0 of 1 done, 1 in progress elsewhere",
+    ]
 
 
 def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
@@ -111,7 +135,8 @@ def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
     args = [f"--workdir={tmp_path}", "--tasks=listops", "--grid=attention.name=softmax"]
     assert "max_args is 6 there, 10 here" in refused(commands.run("sweep.py", *args))
     done = commands.run("sweep.py", *args, "--preset=quick")
-    assert (done.returncode, done.stdout) == (0, "1 done\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n1 of 1 done\n")
 
 
 @pytest.mark.parametrize(
@@ -166,23 +191,46 @@ def test_sweep_goes_on_with_a_begun_run_whose_source_is_gone(slurm, tmp_path):
     write_json(workdir / "config.json", point.planned_config(workdir.parent))
     done = slurm.run("sweep.py", *args)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("submitted 1 runs")
+    assert "\nsubmitted 1 run as job 7; squeue shows it\n" in done.stdout
 
 
 def test_sweep_submits_to_slurm_what_its_flags_say(slurm, tmp_path):
-    cluster = ["--cluster=slurm", "--partition=gpu", "--time=30", "--gpus=2"]
+    cluster = [
+        *("--cluster=slurm", "--partition=gpu", "--time=30", "--gpus=2"),
+        *("--account=lab", "--qos=long", "--constraint=a100", "--cpus=8"),
+        *("--memory=64", "--script_line=module load cuda"),
+    ]
     arguments = [LISTOPS, "--seeds=5", "--max_parallel=3", *cluster]
-    done = slurm.run("sweep.py", f"--workdir={tmp_path}/sweep", *arguments)
+    arguments.append(f"--workdir={tmp_path}/sweep")
+    dry_run = slurm.run("sweep.py", *arguments, "--dry_run")
+    assert (dry_run.returncode, dry_run.stderr) == (0, "")
+    assert not (tmp_path / "job.sh").exists()
+    assert not (tmp_path / "sweep").exists()
+    done = slurm.run("sweep.py", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    submitted = "submitted 5 runs as job 7; squeue shows them\n5 waiting\n"
-    assert done.stdout == submitted
-    lines = (tmp_path / "job.sh").read_text().splitlines()
+    submitted = done.stdout.splitlines()[6:]
+    assert submitted == [
+        "submitted 5 runs as job 7; squeue shows it",
+        *(
+            f"  7_{seed}  {tmp_path}/sweep/listops-nystrom-seed{seed}/log.txt"
+            for seed in range(5)
+        ),
+    ]
+    script = (tmp_path / "job.sh").read_text()
+    assert dry_run.stdout.endswith(f"\n# A job for 5 runs:\n{script}\n")
+    lines = script.splitlines()
+    assert "module load cuda" in lines
     options = {line.removeprefix("#SBATCH ") for line in lines if "SBATCH" in line}
     assert options >= {
         "--array=0-4%3",
         "--partition=gpu",
         "--time=30",
         "--gpus-per-node=2",
+        "--account=lab",
+        "--qos=long",
+        "--constraint=a100",
+        "--cpus-per-task=8",
+        "--mem=64GB",
         "--job-name=sweep",
     }
     plan = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
@@ -195,7 +243,7 @@ def test_sweep_passes_changes_on_to_every_run(commands, tmp_path):
         "sweep.py", f"--workdir={tmp_path}", *changes, "--dry_run", LISTOPS
     )
     assert done.returncode == 0, done.stderr
-    words = shlex.split(done.stdout)
+    words = shlex.split(done.stdout, comments=True)
     assert set(changes) < {word for word in words if word.startswith("--config.")}
     assert not list(tmp_path.iterdir())
 
@@ -211,7 +259,9 @@ def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
         "--config.task.data_dir=/a b",
     )
     assert (done.returncode, done.stderr) == (0, "")
-    words = [shlex.split(line) for line in done.stdout.splitlines()]
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"# 30 runs in {tmp_path}/x y: 30 to train"
+    words = [shlex.split(line) for line in lines if not line.startswith("#")]
     attentions = ("nystrom", "softmax", "linformer", "performer", "reformer")
     rows = [f"{task}-{name}" for name in attentions for task in ("listops", "image")]
     names = [f"{row}-seed{seed}" for seed in (0, 1, 2) for row in rows]

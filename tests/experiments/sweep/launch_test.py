@@ -7,21 +7,25 @@ import sys
 from pathlib import Path
 
 import pytest
+import submitit
 
 from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments.run import lock_workdir
+from nystromformer.experiments.sweep import progress
 from nystromformer.experiments.sweep.launch import (
     Job,
     check_slurm,
-    find_state,
     run_locally,
     run_on_slurm,
+    slurm_scripts,
 )
 from nystromformer.experiments.sweep.points import Point
+from nystromformer.experiments.sweep.progress import find_state
 from tests.small import make_config
 
 CONFIG = make_config("quick")
-FINISH = "open(workdir + '/result.json', 'w').write('{}')"
+RESULT = '{"metric": "accuracy", "test_accuracy": 0.25}'
+FINISH = f"open(workdir + '/result.json', 'w').write({RESULT!r})"
 
 
 def lines_that_signal(signum: signal.Signals) -> str:
@@ -88,11 +92,54 @@ def test_run_locally_records_failures_and_runs_the_others(tmp_path, capfd):
         "waiting",
     ]
     assert (tmp_path / "a" / "failed.txt").read_text() == "status 1: error: no data"
-    *lines, killed, saved, stopped = capfd.readouterr().out.splitlines()
-    assert lines == ["a: status 1: error: no data", "b: done", "c: done"]
-    assert killed.startswith("e: killed by SIGKILL, as systems do where memory runs ou")
-    assert killed.endswith("; its last line: step 5")
-    assert (saved, stopped) == ("f: waiting", "g: waiting")
+    ends = {}
+    for line in capfd.readouterr().out.splitlines():
+        name, colon, text = line.partition(": ")
+        if colon and not text.startswith("starts"):
+            ends[name] = text
+    assert ends["a"] == "failed: status 1: error: no data"
+    assert ends["b"].startswith("done in 00:0")
+    assert ends["b"].endswith(", test accuracy 25.00%")
+    assert ends["c"] == ends["b"]
+    assert ends["d"] == "left out, since a, from which it starts, is not done"
+    killed = "failed: killed by SIGKILL, as systems do where memory runs out"
+    assert ends["e"].startswith(killed)
+    assert ends["e"].endswith("; its last line: step 5")
+    assert ends["f"] == ends["g"] == "stopped; the same command goes on with it"
+
+
+# It trains 5 of 20 steps, and waits until the sweep has said so.
+TRAIN = f"""
+import pathlib, time
+folder = pathlib.Path(workdir)
+(folder / "config.json").write_text('{{"train": {{"num_steps": 20}}}}')
+(folder / "metrics.jsonl").write_text('{{"step": 5}}\\n{{"st')
+time.sleep(0.6)
+{FINISH}
+"""
+
+
+def test_run_locally_says_what_goes_on(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_PER_LINE", 0.0)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "result.json").write_text(RESULT)
+    run_locally([stub("a"), stub("b", TRAIN), stub("c")], tmp_path)
+    lines = capfd.readouterr().out.splitlines()
+    assert f"b: starts, its log is {tmp_path}/b/log.txt" in lines
+    bars = [line for line in lines if "|" in line]
+    assert bars[0].startswith("1 of 3 done |")
+    assert bars[0].endswith(" ? left, b is starting")
+    # An eighth of the two runs is done, as the bar and the time left say.
+    at_step = next(line for line in bars if "b at step" in line)
+    assert at_step.startswith("1 of 3 done |#2        | 00:0")
+    assert at_step.endswith("b at step 5 of 20")
+    assert any(line.startswith("2 of 3 done |#####     |") for line in bars)
+
+
+def test_run_locally_names_the_first_of_several_runs(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_PER_LINE", 0.0)
+    run_locally([stub("a"), stub("b"), stub("c")], tmp_path, num_parallel=3)
+    assert "left, a is starting and 2 more\n" in capfd.readouterr().out
 
 
 # JAX adds a note to the errors of compiled functions.
@@ -204,7 +251,7 @@ def test_job_records_no_failure_where_another_process_trains(tmp_path, capfd):
     job.start()
     with lock_workdir(tmp_path / "a"):
         job.finish()
-    assert capfd.readouterr().out == "a: running\n"
+    assert capfd.readouterr().out.endswith("a: in progress elsewhere\n")
     assert find_state(tmp_path / "a") == "waiting"
 
 
@@ -213,6 +260,16 @@ def test_job_leaves_a_run_alone_that_another_process_trains(tmp_path):
         assert find_state(tmp_path) == "running"
         Job(stub("a").command(tmp_path), tmp_path)()
     assert find_state(tmp_path) == "waiting"
+
+
+@pytest.mark.slow
+def test_submitit_goes_on_with_a_job_whose_time_is_over(tmp_path):
+    """submitit itself, with a process of this machine as its cluster."""
+    point = stub("a", lines_that_signal(signal.SIGUSR2))
+    executor = submitit.LocalExecutor(tmp_path / "jobs")
+    executor.submit(Job(point.command(tmp_path), tmp_path / "a")).result()
+    assert (tmp_path / "a" / "saved").exists()
+    assert find_state(tmp_path / "a") == "done"
 
 
 # A cluster of one machine, which writes a line to a named pipe at an array's end.
@@ -270,7 +327,9 @@ def test_run_on_slurm_submits_an_array_and_one_that_waits(tmp_path, cluster, cap
         )
         jobs = {ended.readline(), ended.readline()}
     assert jobs == {b"100\n", b"101\n"}
-    assert "submitted 2 runs as job 101" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "submitted 2 runs as job 101" in out
+    assert f"  101_1  {tmp_path}/sweep/d/log.txt\n" in out
     log = (cluster / "log").read_text()
     ends = states(points, tmp_path / "sweep")
     assert ends == ["done", "failed", "done", "done"], log
@@ -291,6 +350,31 @@ def test_run_on_slurm_submits_an_array_and_one_that_waits(tmp_path, cluster, cap
     assert "#SBATCH --dependency=afterany:100\n" in second
 
 
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_slurm_scripts_are_what_would_be_submitted(tmp_path, cluster, names):
+    points = [stub(name) for name in names]
+    parameters = {
+        "partition": "gpu",
+        "setup": ["#SBATCH --exclude=n7", "module load x"],
+    }
+    (script,) = slurm_scripts(points, tmp_path / "sweep", **parameters)
+    assert not (tmp_path / "sweep").exists()
+
+    keeping = "#!/bin/sh\ncp $1 $CLUSTER/job.sh\necho Submitted batch job 7\n"
+    (cluster / "bin" / "sbatch").write_text(keeping)
+    run_on_slurm(points, tmp_path / "sweep", **parameters)
+    title, _, script = script.partition("\n")
+    assert title == f"# A job for {'1 run' if names == 'a' else '2 runs'}:"
+    assert script == (cluster / "job.sh").read_text()
+    assert "#SBATCH --exclude=n7\nmodule load x\n" in script
+
+
+def test_slurm_scripts_are_shown_on_a_machine_without_slurm(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    _, second = slurm_scripts([stub("a"), stub("b", source="a")], tmp_path)
+    assert "#SBATCH --dependency=afterany:NUMBER_OF_THE_FIRST_JOB\n" in second
+
+
 @pytest.mark.parametrize("program", ["sbatch", "srun"])
 def test_check_slurm_needs_both_programs(cluster, monkeypatch, program):
     monkeypatch.setenv("PATH", str(cluster / "bin"))
@@ -300,8 +384,9 @@ def test_check_slurm_needs_both_programs(cluster, monkeypatch, program):
         check_slurm()
 
 
-def test_run_on_slurm_rejects_what_sbatch_does(tmp_path, cluster):
+def test_run_on_slurm_rejects_what_sbatch_does(tmp_path, cluster, capfd):
     refusing = "#!/bin/sh\necho 'sbatch: error: invalid partition: gpu' >&2\nexit 1\n"
     (cluster / "bin" / "sbatch").write_text(refusing)
     with pytest.raises(ConfigError, match=r"^[^\n]*invalid partition: gpu$"):
         run_on_slurm([stub("a")], tmp_path)
+    assert capfd.readouterr().err == ""

@@ -9,8 +9,8 @@ import pytest
 
 from lra_tasks.split import Split
 from lra_tasks.task import get_task
-from nystromformer.experiments import floors
-from nystromformer.experiments.floors import (
+from nystromformer.experiments import objectives
+from nystromformer.experiments.objectives import (
     denoising_floors,
     label_floors,
     mlm_floors,
@@ -50,7 +50,7 @@ def test_mlm_floors_agrees_with_counting_by_hand(monkeypatch, num_parts):
     """In a train split that is too large, every third row is counted."""
     train = make_split(0, 300 * num_parts)
     test = make_split(1)
-    monkeypatch.setattr(floors, "MAX_TOKENS", test.inputs.size)
+    monkeypatch.setattr(objectives, "MAX_COUNTED_TOKENS", test.inputs.size)
     result = mlm_floors(TASK, {"train": train, "test": test})
 
     # Each ordinary token begins with one: this is add-one smoothing.

@@ -1,6 +1,7 @@
 """The precision of products: full in the core on every platform, else as asked for."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,10 @@ from nystromformer import factors, landmarks, nystrom
 from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.performer import draw_projection
 from nystromformer.attention.reformer import hash_buckets, random_rotations
+from nystromformer.dot_product import attend
+from nystromformer.dropout import dropout
 from nystromformer.encoder import Encoder, EncoderConfig
-from nystromformer.ops import tensor_core_precision
+from nystromformer.precision import tensor_core_precision
 from tests.attention.cases import MASK, make, normal, random_qkv
 from tests.jaxpr import equations
 
@@ -77,3 +80,30 @@ def test_products_of_an_attention_have_the_precision_that_is_asked_for(name):
     assert set(highest) <= FULL
     assert len(highest) == len(by_default)
     assert (None in by_default) == (name != "identity")
+
+
+@pytest.mark.parametrize(
+    ("capability", "is_before_ampere"), [("7.5", True), ("10.0", False)]
+)
+def test_tensor_core_precision_is_of_ampere_and_later(
+    monkeypatch, capability, is_before_ampere
+):
+    gpu = SimpleNamespace(compute_capability=capability)
+    monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
+    assert (tensor_core_precision(jnp.float32) == "highest") == is_before_ampere
+
+
+@pytest.mark.parametrize(("platform", "products"), [("cuda", 2), ("tpu", 0)])
+def test_what_depends_on_the_platform_lowers_with_its_gradient(platform, products):
+    """The function is under vmap; no such device is needed."""
+
+    def total(x, key):
+        landmarks = dropout(nystrom.segment_means(x, 2)[0], 0.5, key)
+        return attend(landmarks, x, x, are_keys_shared=True).sum()
+
+    x = jnp.ones((3, 7, 5))
+    keys = jax.random.split(jax.random.key(1), 3)
+    gradient = jax.jit(jax.vmap(jax.value_and_grad(total)))
+    lowered = gradient.trace(x, keys).lower(lowering_platforms=(platform,))
+    # Forward and gradient, each with the six products of bfloat16 parts.
+    assert lowered.as_text().count("num_primitive_operations = 6") == products

@@ -1,0 +1,497 @@
+"""What a model loses where exact attention is exchanged for Nyström attention.
+
+The model was trained with exact attention, and is measured without further training:
+all of its layers exchanged, each layer alone, and the layers that mind it least
+together. From these follow how many landmarks each layer needs.
+
+Letters: B examples, M landmarks.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from flax import nnx
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from tqdm import tqdm
+
+from nystromformer.attention import make_attention
+from nystromformer.experiments import markdown
+from nystromformer.experiments.approximation.diagnosis import name_layers
+from nystromformer.experiments.plotting import new_figure
+from nystromformer.experiments.trained_run import TrainedRun
+from nystromformer.run_files import format_metric, is_rate
+from nystromformer.training.data import Batch, DeviceRows, HostSplit
+from nystromformer.training.objective import Objective, Sums
+
+Frame = Any  # a pandas.DataFrame; its own types say too little
+MEASURED_AT_ONCE = 8  # examples
+
+# The kinds of Nyström attention that are exchanged for exact attention.
+SEGMENT_MEANS = "segment means"
+KINDS: dict[str, dict[str, Any]] = {
+    SEGMENT_MEANS: {},
+    "segment means, exact inverse": {"pinv": "exact"},
+    "random tokens": {"landmarks": "random"},
+    "k-means": {"landmarks": "kmeans"},
+}
+# What a layer may lose alone: half a point of accuracy, or this much of a loss.
+TOLERANCE = 0.005
+# The groups of measurements.
+ALL_LAYERS = "all layers"
+ONE_LAYER = "one layer"
+BEST_LAYERS = "best layers"
+EXACT = 0  # instead of a number of landmarks
+
+
+class Difference(NamedTuple):
+    """How far a metric is from that of the model as it was trained.
+
+    difference: a change for the worse is negative, also of a loss.
+    noise: two standard errors of the difference, over the examples.
+    """
+
+    difference: float
+    noise: float
+
+
+class Advice(NamedTuple):
+    """The landmarks that each layer needs, and what the model loses by them.
+
+    landmarks: for each layer a number; EXACT where no measured number is enough.
+    num_examples: the number of examples of the test that were measured.
+    exact: the metric of the model as it was trained, on these.
+    together: the difference with all these numbers at once.
+    """
+
+    landmarks: tuple[int, ...]
+    num_examples: int
+    exact: float
+    together: Difference
+
+
+class Swaps(NamedTuple):
+    """All measurements of a run.
+
+    metric: the metric that chose the run's best weights.
+    exact: its value for the model as it was trained.
+    num_examples: the number of examples that were measured.
+    table: a row for each measurement: `group`; `kind`; `num_landmarks`; `layers`, the
+      numbers of the exchanged layers, such as "0 2"; `difference` and `noise`.
+    advice: how many landmarks each layer needs.
+    """
+
+    metric: str
+    exact: float
+    num_examples: int
+    table: pd.DataFrame
+    advice: Advice
+
+
+class ExampleSums(NamedTuple):
+    """A metric's sum and weight of each example, float64 [B]."""
+
+    sums: np.ndarray
+    weights: np.ndarray
+
+    def mean(self) -> float:
+        """The metric over all examples."""
+        return float(self.sums.sum() / self.weights.sum())
+
+    def parts(self) -> np.ndarray:
+        """What each example adds to the metric, to first order, about a mean of 0.
+
+        The metric is a ratio of sums, so that this is the example's sum less the
+        ratio's share of its weight.
+        """
+        return (self.sums - self.mean() * self.weights) / self.weights.mean()
+
+
+class SwapMeter:
+    """Measures a model with one kind of Nyström attention in some of its layers.
+
+    One compiled program serves all numbers of landmarks and all choices of layers: each
+    layer computes the branch that it is told to.
+    """
+
+    def __init__(self, run: TrainedRun, counts: Sequence[int], kind: str):
+        """Makes the program, not yet compiled.
+
+        Args:
+          run: a model with exact attention in all layers.
+          counts: the numbers of landmarks that a layer can have.
+          kind: a name in KINDS.
+        """
+        model = run.config.model
+        self._run = run
+        self._branch_of_count = {EXACT: 0}
+        self._branches = []
+        for count in counts:
+            self._branch_of_count[count] = len(self._branch_of_count)
+            attention = make_attention(
+                "nystrom",
+                num_heads=model.num_heads,
+                head_dim=model.model_dim // model.num_heads,
+                max_length=run.task.max_length,
+                rngs=nnx.Rngs(0),
+                num_landmarks=count,
+                conv_kernel_size=0,  # The model was not trained with a convolution.
+                **KINDS[kind],
+            )
+            self._branches.append(attention)
+        self._weights = jax.device_put(run.weights)
+        self._program = jax.jit(self._sums_of_examples)
+
+    def measure(
+        self, examples: DeviceRows, landmarks: Sequence[int]
+    ) -> dict[str, ExampleSums]:
+        """Returns the sums of every metric.
+
+        Args:
+          examples: the examples.
+          landmarks: for each layer a number of landmarks, or EXACT.
+        """
+        branches = np.array([self._branch_of_count[count] for count in landmarks])
+        num_examples = len(examples.labels)
+        parts = []
+        for start in range(0, num_examples, MEASURED_AT_ONCE):
+            # The last batch repeats an example, so that all have the same shape.
+            places = jnp.arange(start, start + MEASURED_AT_ONCE)
+            places = places.clip(max=num_examples - 1)
+            batch = examples.take(places, weights=jnp.ones(MEASURED_AT_ONCE))
+            parts.append(self._program(self._weights, batch, branches))
+
+        sums_of_metric = {}
+        for metric in parts[0]:
+            sums = np.concatenate([part[metric][0] for part in parts])[:num_examples]
+            weights = np.concatenate([part[metric][1] for part in parts])[:num_examples]
+            sums_of_metric[metric] = ExampleSums(
+                sums.astype(np.float64), weights.astype(np.float64)
+            )
+        return sums_of_metric
+
+    def _sums_of_examples(self, weights: Any, batch: Batch, branches: Any) -> Sums:
+        """The sums of each example of a batch, [B]."""
+        experiment = self._run.experiment
+
+        def sums_of_example(example: Batch) -> Sums:
+            model: Any = nnx.merge(experiment.graphdef, *weights)
+            model.encoder.remat = "none"  # otherwise blocks would not see the branches
+            for layer, block in enumerate(model.encoder.blocks):
+                exact = block.attention.attention
+                block.attention.attention = _choose_attention(
+                    [exact, *self._branches], branches[layer]
+                )
+            batch_of_one = jax.tree.map(lambda array: array[None], example)
+            return experiment.objective(model, batch_of_one, None)
+
+        return jax.vmap(sums_of_example)(batch)
+
+
+def _choose_attention(
+    attentions: Sequence[Callable[..., jax.Array]], branch: jax.Array
+) -> Callable[..., jax.Array]:
+    """The attention of this number, which is known when the program runs."""
+
+    def attend(
+        query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Any, **more: Any
+    ) -> jax.Array:
+        branches = [
+            functools.partial(_call, attention, more) for attention in attentions
+        ]
+        return jax.lax.switch(branch, branches, query, key, value, mask)
+
+    return attend
+
+
+def _call(
+    attention: Any, more: Any, query: Any, key: Any, value: Any, mask: Any
+) -> Any:
+    return attention(query, key, value, mask=mask, **more)
+
+
+def has_exact_attention(run: TrainedRun) -> bool:
+    """Returns whether every layer of a run has exact attention."""
+    return all(name == "softmax" for name, _ in run.config.attentions())
+
+
+def measure_swaps(
+    run: TrainedRun,
+    counts: Sequence[int],
+    num_examples: int,
+    data_dir: str | None = None,
+) -> Swaps:
+    """Exchanges the attention of a trained model.
+
+    Numbers of landmarks are chosen on examples of validation. What they cost together
+    is measured on examples of the test.
+
+    Args:
+      run: a model with exact attention in all layers.
+      counts: the numbers of landmarks to try, in ascending order.
+      num_examples: how many examples of a split are measured, drawn at random; fewer if
+        it has fewer.
+      data_dir: the folder of the data; None is that of the run.
+    """
+    objective = run.experiment.objective
+    num_layers = run.config.model.num_layers
+    meters = {kind: SwapMeter(run, counts, kind) for kind in KINDS}
+    examples = _draw_examples(run, "validation", num_examples, data_dir)
+    all_exact = [EXACT] * num_layers
+    exact = meters[SEGMENT_MEANS].measure(examples, all_exact)
+    num_measurements = len(counts) * (len(KINDS) + 2 * num_layers)
+    progress = tqdm(total=num_measurements, disable=None)
+    rows = []
+
+    def measure(group: str, count: int, layers: Sequence[int], kind: str) -> float:
+        """Adds a row, and returns the objective's loss."""
+        landmarks = [count if layer in layers else EXACT for layer in range(num_layers)]
+        swapped = meters[kind].measure(examples, landmarks)
+        difference = _difference(objective, swapped, exact)
+        rows.append(
+            {
+                "group": group,
+                "kind": kind,
+                "num_landmarks": count,
+                "layers": " ".join(map(str, sorted(layers))),
+                **difference._asdict(),
+            }
+        )
+        progress.update()
+        return swapped["loss"].mean()
+
+    for kind in KINDS:
+        for count in counts:
+            measure(ALL_LAYERS, count, range(num_layers), kind)
+    for count in counts:
+        losses = [
+            measure(ONE_LAYER, count, [layer], SEGMENT_MEANS)
+            for layer in range(num_layers)
+        ]
+        best_first = np.argsort(losses, kind="stable").tolist()
+        for number in range(1, num_layers + 1):
+            measure(BEST_LAYERS, count, best_first[:number], SEGMENT_MEANS)
+    progress.close()
+
+    table = pd.DataFrame(rows)
+    landmarks = landmarks_needed(table, num_layers)
+    test_examples = _draw_examples(run, "test", num_examples, data_dir)
+    exact_on_test = meters[SEGMENT_MEANS].measure(test_examples, all_exact)
+    on_test = meters[SEGMENT_MEANS].measure(test_examples, landmarks)
+    return Swaps(
+        metric=objective.select,
+        exact=exact[objective.select].mean(),
+        num_examples=len(examples.labels),
+        table=table,
+        advice=Advice(
+            landmarks=landmarks,
+            num_examples=len(test_examples.labels),
+            exact=exact_on_test[objective.select].mean(),
+            together=_difference(objective, on_test, exact_on_test),
+        ),
+    )
+
+
+def _draw_examples(
+    run: TrainedRun, split_name: str, num_examples: int, data_dir: str | None
+) -> DeviceRows:
+    """Some examples of a split, at random, always the same ones."""
+    split = run.task.load(split_name, data_dir or run.config.task.data_dir)
+    num_drawn = min(num_examples, split.num_examples)
+    rng = np.random.default_rng(0)
+    drawn = np.sort(rng.choice(split.num_examples, num_drawn, replace=False))
+    rows = HostSplit.from_split(split.take(drawn)).put()
+    return rows._replace(example_ids=jnp.asarray(drawn, jnp.int32))
+
+
+def _difference(
+    objective: Objective,
+    swapped: Mapping[str, ExampleSums],
+    exact: Mapping[str, ExampleSums],
+) -> Difference:
+    """The difference of the metric that selects, for the same examples."""
+    swapped_sums = swapped[objective.select]
+    exact_sums = exact[objective.select]
+    difference = swapped_sums.mean() - exact_sums.mean()
+    if not objective.higher_is_better:
+        difference = -difference
+    parts = swapped_sums.parts() - exact_sums.parts()
+    standard_error = float(parts.std() / np.sqrt(len(parts)))
+    return Difference(difference, noise=2 * standard_error)
+
+
+def landmarks_needed(table: Frame, num_layers: int) -> tuple[int, ...]:
+    """Returns for each layer the least number of landmarks that is enough.
+
+    With it the layer loses at most TOLERANCE when it alone is exchanged. EXACT where no
+    measured number is enough.
+
+    Args:
+      table: the table of `Swaps`.
+      num_layers: the number of layers of the model.
+    """
+    alone = table[(table["group"] == ONE_LAYER) & (table["difference"] >= -TOLERANCE)]
+    least: Frame = alone.groupby("layers")["num_landmarks"].min()
+    return tuple(int(least.get(str(layer), EXACT)) for layer in range(num_layers))
+
+
+def describe_swaps(swaps: Swaps) -> list[str]:
+    """Returns the lines of a page: what each layer needs, and the tables behind it."""
+    metric = swaps.metric
+    table: Frame = swaps.table
+    counts = sorted(table["num_landmarks"].unique())
+    numbers = [f"{count} landmarks" for count in counts]
+
+    def cells(rows: Frame) -> list[str]:
+        by_count = rows.set_index("num_landmarks").loc[counts]
+        return [
+            format_difference(metric, Difference(row.difference, row.noise))
+            for row in by_count.itertuples()
+        ]
+
+    by_kind = [
+        [kind, *cells(rows)]
+        for kind, rows in table[table["group"] == ALL_LAYERS].groupby(
+            "kind", sort=False
+        )
+    ]
+    by_layer = [
+        [f"layer {layer}", *cells(rows)]
+        for layer, rows in table[table["group"] == ONE_LAYER].groupby(
+            "layers", sort=False
+        )
+    ]
+    best: Frame = table[table["group"] == BEST_LAYERS]
+    best_layers = []
+    for number, rows in best.groupby(best["layers"].str.split().str.len()):
+        layers = rows.set_index("num_landmarks").loc[counts, "layers"]
+        named = [
+            f"{cell} (layers {x})" for cell, x in zip(cells(rows), layers, strict=True)
+        ]
+        best_layers.append([f"{number}", *named])
+
+    unit = "points" if is_rate(metric) else "as it is"
+    exact = format_metric(metric, swaps.exact)
+    return [
+        describe_advice(swaps),
+        f"Differences of {metric} ({unit}) from the model as it was trained, which has "
+        f"{exact} on these {swaps.num_examples:,} examples of validation; a minus is a "
+        "loss. ± two standard errors over the examples. Without further training, and "
+        "without a convolution.\n",
+        "**All layers exchanged**, by landmarks and inverse:\n",
+        *markdown.make_table(["", *numbers], by_kind),
+        "\n**One layer exchanged**, segment means with six iterations:\n",
+        *markdown.make_table(["", *numbers], by_layer),
+        "\n**The layers that mind it least**, by their loss alone:\n",
+        *markdown.make_table(["layers exchanged", *numbers], best_layers),
+        "",
+    ]
+
+
+def describe_advice(swaps: Swaps) -> str:
+    """Returns in words how many landmarks each layer needs, and what that costs."""
+    advice = swaps.advice
+    layers_of_count: dict[int, list[int]] = {}
+    for layer, count in enumerate(advice.landmarks):
+        layers_of_count.setdefault(count, []).append(layer)
+    kept = layers_of_count.pop(EXACT, [])
+    lines = []
+    if layers_of_count:
+        needs = [
+            f"{name_layers(layers)} with {count} landmarks"
+            for count, layers in sorted(layers_of_count.items())
+        ]
+        loss = "half a point" if is_rate(swaps.metric) else f"{TOLERANCE}"
+        exact = format_metric(swaps.metric, advice.exact)
+        difference = format_difference(swaps.metric, advice.together)
+        lines += [
+            f"**{'; '.join(needs)}** can be exchanged: each of these layers alone "
+            f"loses at most {loss} of validation. All of them together change the "
+            f"{swaps.metric} on {advice.num_examples:,} examples of the test from "
+            f"{exact} by {difference}. As a setting:\n",
+            f'    --config.attention.by_layer="{by_layer_setting(advice.landmarks)}"\n',
+        ]
+    if kept:
+        most = swaps.table["num_landmarks"].max()
+        lines.append(
+            f"**{name_layers(kept)}** can not: {most} landmarks are not enough, keep "
+            "exact attention.\n"
+        )
+    return "\n".join(lines)
+
+
+def by_layer_setting(landmarks: Sequence[int]) -> str:
+    """Returns the value of `attention.by_layer` that gives layers these landmarks."""
+    return " ".join(
+        f"{layer}=nystrom {layer}.num_landmarks={count} {layer}.conv_kernel_size=0"
+        for layer, count in enumerate(landmarks)
+        if count != EXACT
+    )
+
+
+def format_difference(metric: str, difference: Difference) -> str:
+    """Returns a difference with its noise, as in "-1.25 ± 0.40"; rates in points."""
+    scale, digits = (100, 2) if is_rate(metric) else (1, 4)
+    change = scale * difference.difference
+    return f"{change:+.{digits}f} ± {scale * difference.noise:.{digits}f}"
+
+
+def draw_swaps(swaps: Swaps) -> Figure:
+    """Draws the differences: all layers by kind, each layer alone, the best layers."""
+    scale = 100 if is_rate(swaps.metric) else 1
+    table: Frame = swaps.table.assign(change=scale * swaps.table["difference"])
+    unit = f"{swaps.metric}, points" if scale == 100 else swaps.metric
+    counts = sorted(table["num_landmarks"].unique())
+    figure = new_figure(columns=3)
+    by_kind, by_layer, by_number = figure.axes
+
+    for kind, rows in table[table["group"] == ALL_LAYERS].groupby("kind", sort=False):
+        noise = scale * rows["noise"]
+        by_kind.errorbar(
+            rows["num_landmarks"], rows["change"], noise, marker="o", label=kind
+        )
+    by_kind.set(title="all layers exchanged", xlabel="landmarks", ylabel=unit)
+
+    alone: Frame = table[table["group"] == ONE_LAYER]
+    changes = alone.assign(layer=alone["layers"].astype(int)).pivot(
+        index="layer", columns="num_landmarks", values="change"
+    )
+    limit = max(abs(changes.to_numpy()).max(), scale * TOLERANCE)
+    image = by_layer.imshow(
+        changes, norm=TwoSlopeNorm(0, -limit, limit), cmap="RdBu", aspect="auto"
+    )
+    for (row, column), change in np.ndenumerate(changes.to_numpy()):
+        by_layer.annotate(
+            f"{change:.2f}",
+            (column, row),
+            ha="center",
+            va="center",
+            fontsize=8,
+            color="white" if abs(change) > 0.7 * limit else "black",
+        )
+    by_layer.set(title="one layer exchanged", xlabel="landmarks", ylabel="layer")
+    by_layer.set_xticks(range(len(counts)), [str(count) for count in counts])
+    by_layer.set_yticks(range(len(changes)))
+    by_layer.grid(visible=False)
+    figure.colorbar(image, ax=by_layer)
+
+    best: Frame = table[table["group"] == BEST_LAYERS]
+    best = best.assign(number=best["layers"].str.split().str.len())
+    for count, rows in best.groupby("num_landmarks"):
+        by_number.plot(rows["number"], rows["change"], "o-", label=f"{count} landmarks")
+    by_number.set(title="the layers that mind it least", xlabel="layers exchanged")
+    by_number.set_xticks(range(1, len(changes) + 1))
+
+    by_kind.set_xscale("log")
+    by_kind.set_xticks(counts, [str(count) for count in counts])
+    by_kind.xaxis.set_minor_locator(NullLocator())
+    for axes in (by_kind, by_number):
+        axes.axhline(0, color="grey", linewidth=0.8)
+        axes.legend(frameon=False, fontsize=8)
+    return figure

@@ -1,0 +1,220 @@
+"""What a model loses where exact attention is exchanged for Nyström attention."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lra_tasks.split import Split
+from nystromformer.experiments.approximation import swap
+from nystromformer.experiments.approximation.study import write_page
+from nystromformer.experiments.approximation.swap import (
+    EXACT,
+    Advice,
+    Difference,
+    ExampleSums,
+    Swaps,
+)
+from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.trained_run import TrainedRun
+from tests.small import make_config, untrained
+
+SIZES = {"model__num_layers": 2, "model__model_dim": 8, "model__mlp_dim": 8}
+
+
+@pytest.fixture(scope="module")
+def run():
+    """A model whose attention is far from even, so that landmarks matter."""
+    run = untrained("softmax,quick", **SIZES)
+    for block in run.weights.params["encoder"]["blocks"].values():
+        for part in ("project", "out"):
+            kernel = block["attention"][part]["kernel"]
+            kernel.set_value(20 * kernel[...])
+    return run
+
+
+@pytest.fixture(scope="module")
+def meters(run):
+    """The meters of all kinds: a program each, for 2 and 5 landmarks and for 20."""
+    return {kind: swap.SwapMeter(run, (2, 5, 20), kind) for kind in swap.KINDS}
+
+
+@pytest.fixture
+def splits(run, monkeypatch):
+    """Validation and test, of twelve and nine examples."""
+    rng = np.random.default_rng(0)
+    splits = {}
+    for name, num_examples in {"validation": 12, "test": 9}.items():
+        lengths = rng.integers(6, 20, num_examples).astype(np.int32)
+        inputs = rng.integers(1, run.task.vocab_size, (num_examples, 20))
+        inputs[np.arange(20) >= lengths[:, None]] = 0
+        labels = rng.integers(0, 10, num_examples).astype(np.int32)
+        splits[name] = Split(inputs.astype(np.uint8), lengths, labels)
+    monkeypatch.setattr(type(run.task), "load", lambda self, name, _: splits[name])
+    return splits
+
+
+def metrics_of(run, landmarks):
+    """The metrics of validation, by the config of a run with these landmarks."""
+    by_layer = swap.by_layer_setting(landmarks)
+    config = make_config("softmax,quick", **SIZES, attention__by_layer=by_layer or None)
+    other = TrainedRun(Experiment(config), run.weights, None)
+    return other.evaluate("validation")
+
+
+@pytest.mark.parametrize("landmarks", [(EXACT, EXACT), (5, EXACT), (2, 5)])
+def test_a_measured_model_is_that_of_the_config_of_its_landmarks(
+    run, meters, splits, landmarks
+):
+    examples = swap._draw_examples(run, "validation", 100, None)
+    sums = meters[swap.SEGMENT_MEANS].measure(examples, landmarks)
+    expected = metrics_of(run, landmarks)
+    assert sums["loss"].mean() == pytest.approx(expected["loss"], rel=1e-5)
+    assert sums["accuracy"].mean() == pytest.approx(expected["accuracy"])
+    assert len(sums["loss"].sums) == 12
+
+
+def test_layers_and_kinds_differ_and_enough_landmarks_are_exact(run, meters, splits):
+    examples = swap._draw_examples(run, "validation", 100, None)
+
+    def loss(kind, *landmarks):
+        return meters[kind].measure(examples, landmarks)["loss"].mean()
+
+    exact = loss(swap.SEGMENT_MEANS, EXACT, EXACT)
+    losses = [exact, loss(swap.SEGMENT_MEANS, 2, EXACT)]
+    losses.append(loss(swap.SEGMENT_MEANS, EXACT, 2))
+    losses += [loss(kind, 2, 2) for kind in swap.KINDS]
+    assert np.diff(sorted(losses)).min() > 1e-4
+
+    # As many landmarks as tokens are exact attention of whatever kind.
+    for kind in swap.KINDS:
+        assert loss(kind, 20, 20) == pytest.approx(exact, rel=1e-5)
+
+
+def test_measure_swaps_has_every_group(run, meters, splits, tmp_path, monkeypatch):
+    monkeypatch.setattr(swap, "SwapMeter", lambda run, counts, kind: meters[kind])
+    swaps = swap.measure_swaps(run, (2, 5), num_examples=10)
+    assert swaps.num_examples == 10
+    assert swaps.advice.num_examples == 9
+    table = swaps.table
+    assert table.groupby("group").size().to_dict() == {
+        swap.ALL_LAYERS: 4 * 2,
+        swap.ONE_LAYER: 2 * 2,
+        swap.BEST_LAYERS: 2 * 2,
+    }
+    # Both layers exchanged are the same, whoever asks.
+    segment_means = table[table["kind"] == swap.SEGMENT_MEANS]
+    both = segment_means[segment_means["layers"] == "0 1"].groupby("num_landmarks")
+    assert (both["difference"].nunique() == 1).all()
+
+    write_page(
+        tmp_path,
+        made_by={"command": "", "versions": {}},
+        about="",
+        swaps=swaps,
+        figures={},
+        summary=pd.DataFrame(),
+        pictured_count=2,
+        num_draws=1,
+    )
+    page = (tmp_path / "README.md").read_text()
+    assert "## What an exchange costs" in page
+    assert "| layer 1 |" in page
+    assert (tmp_path / "swaps.png").is_file()
+
+
+def test_the_noise_of_a_difference_is_of_the_same_examples():
+    """Examples that both models get right or wrong add no noise."""
+    exact = ExampleSums(np.array([1.0, 1, 0, 0, 1, 1, 0, 1]), np.ones(8))
+    swapped = ExampleSums(np.array([1.0, 0, 0, 0, 1, 1, 0, 1]), np.ones(8))
+
+    class Objective:
+        select = "accuracy"
+        higher_is_better = True
+
+    sums = [{"accuracy": swapped}, {"accuracy": exact}]
+    difference, noise = swap._difference(Objective, *sums)  # pyright: ignore
+    assert difference == pytest.approx(-1 / 8)
+    # One of eight examples changes: the variance of its change is 1/8 · 7/8.
+    assert noise == pytest.approx(2 * np.sqrt(7 / 64 / 8))
+
+    Objective.higher_is_better = False
+    difference, _ = swap._difference(Objective, *sums)  # pyright: ignore
+    assert difference == pytest.approx(1 / 8)
+
+
+def test_the_noise_of_a_ratio_is_that_of_repeated_draws():
+    """Weights differ between examples, as the numbers of masked tokens do."""
+    rng = np.random.default_rng(0)
+    weights = rng.integers(1, 30, 400).astype(float)
+    sums = rng.binomial(weights.astype(int), rng.uniform(0.2, 0.9, 400))
+    ratio = ExampleSums(sums.astype(float), weights)
+    draws = rng.integers(0, 400, (2000, 400))
+    bootstrap = np.std(sums[draws].sum(1) / weights[draws].sum(1))
+    assert np.std(ratio.parts()) / 20 == pytest.approx(bootstrap, rel=0.06)
+
+
+def rows_of_one_layer(differences):
+    """The rows of each layer alone, from (layer, landmarks) -> difference."""
+    rows = [
+        {
+            "group": swap.ONE_LAYER,
+            "layers": f"{layer}",
+            "num_landmarks": count,
+            "difference": difference,
+        }
+        for (layer, count), difference in differences.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_each_layer_needs_the_least_number_that_loses_little():
+    table = rows_of_one_layer(
+        {
+            **{(0, 16): -0.2, (0, 64): -0.004, (0, 256): 0.0},
+            **{(1, 16): 0.001, (1, 64): -0.1, (1, 256): 0.0},
+            **{(2, 16): -0.3, (2, 64): -0.2, (2, 256): -0.0051},
+        }
+    )
+    assert swap.landmarks_needed(table, num_layers=3) == (64, 16, EXACT)
+
+
+def test_the_advice_says_what_to_exchange_and_what_to_keep():
+    advice = Advice(
+        landmarks=(64, 16, EXACT, 64),
+        num_examples=500,
+        exact=0.75,
+        together=Difference(-0.0125, 0.004),
+    )
+    table = pd.DataFrame({"num_landmarks": [16, 64]})
+    swaps = Swaps(
+        metric="accuracy", exact=0.7, num_examples=500, table=table, advice=advice
+    )
+    assert swap.describe_advice(swaps).split("\n") == [
+        "**layer 1 with 16 landmarks; layers 0 and 3 with 64 landmarks** can be "
+        "exchanged: each of these layers alone loses at most half a point of "
+        "validation. All of them together change the accuracy on 500 examples of the "
+        "test from 75.00% by -1.25 ± 0.40. As a setting:",
+        "",
+        '    --config.attention.by_layer="0=nystrom 0.num_landmarks=64 '
+        "0.conv_kernel_size=0 1=nystrom 1.num_landmarks=16 1.conv_kernel_size=0 "
+        '3=nystrom 3.num_landmarks=64 3.conv_kernel_size=0"',
+        "",
+        "**layer 2** can not: 64 landmarks are not enough, keep exact attention.",
+        "",
+    ]
+    nothing = swaps._replace(advice=advice._replace(landmarks=(EXACT, EXACT)))
+    assert "**layers 0 and 1** can not" in swap.describe_advice(nothing)
+    assert "As a setting" not in swap.describe_advice(nothing)
+
+
+@pytest.mark.parametrize(
+    ("arg", "by_layer", "is_exact"),
+    [
+        ("softmax,quick", None, True),
+        ("softmax,quick", "1=nystrom", False),
+        ("nystrom,quick", None, False),
+    ],
+)
+def test_only_exact_attention_is_exchanged(arg, by_layer, is_exact):
+    run = untrained(arg, **SIZES, attention__by_layer=by_layer)
+    assert swap.has_exact_attention(run) == is_exact
