@@ -25,7 +25,6 @@ from tqdm import tqdm
 from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments.cli import SIGNALS, StopFlag
 from nystromformer.experiments.config_file import read_result
-from nystromformer.experiments.metric_names import format_metric
 from nystromformer.experiments.sweep.points import Point
 from nystromformer.experiments.sweep.progress import (
     FAILURE_FILE,
@@ -33,6 +32,7 @@ from nystromformer.experiments.sweep.progress import (
     SweepProgress,
     find_state,
 )
+from nystromformer.run_files import format_metric
 from nystromformer.training.output import say
 
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
