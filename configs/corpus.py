@@ -73,7 +73,7 @@ PAPER = {
 SEQ1024 = {
     "task.max_length": 1_024,
     **optimizer(learning_rate=1e-5, warmup_steps=0),
-    **train(batch_size=128, num_steps=40_000),
+    **train(batch_size=128, num_steps=40_000, position_repeats=2),
 }
 QUICK = {
     **BERT_QUICK,
@@ -87,7 +87,7 @@ QUICK = {
 QUICK_SEQ1024 = {
     "task.max_length": 128,
     **optimizer(learning_rate=1e-4, warmup_steps=0),
-    **train(batch_size=32, num_steps=1_000),
+    **train(batch_size=32, num_steps=1_000, position_repeats=2),
 }
 PRESETS = {
     "quick": QUICK,

@@ -1,15 +1,15 @@
 r"""GLUE: SST-2, MRPC, QNLI, QQP and MNLI, fine-tuned from a run on a corpus.
 
     python scripts/train.py --config=configs/glue.py:nystrom,mrpc --workdir=DIR \
-        --config.task.source_dir=GLUE --config.train.init_from=PRETRAINED \
-        --config.task.tokenizer=PRETRAINED/tokenizer.json
+        --config.task.source_dir=GLUE --config.train.init_from=PRETRAINED
 
-GLUE is the folder of SST-2/, MRPC/, …; PRETRAINED a run of `configs/corpus.py` of the
-same size: BERT-base, or with `quick` its quick one. The rate is constant, as in the
-authors' script (the paper names no schedule); `:nystrom,mrpc,warmup` warms up over 100
-steps and decays to zero. MRPC and QQP report F1 too; QQP is selected by it. MNLI is
-tested on its matched part and on its mismatched part. `:nystrom,mrpc,seq1024` reads
-1,024 tokens, from a run of `configs/corpus.py:nystrom,bert_base,seq1024`.
+GLUE is the folder of SST-2/, MRPC/, …; PRETRAINED a run of `configs/corpus.py`, whose
+size and sub-words it takes: BERT-base, or with `quick` its quick one. The rate is
+constant, as in the authors' script (the paper names no schedule);
+`:nystrom,mrpc,warmup` warms up over 100 steps and decays to zero. MRPC and QQP report
+F1 too; QQP is selected by it. MNLI is tested on its matched part and on its mismatched
+part. `:nystrom,mrpc,seq1024` reads 1,024 tokens, from a run of
+`configs/corpus.py:nystrom,bert_base,seq1024`.
 """
 
 from typing import Any
@@ -33,9 +33,12 @@ def four_epochs(num_train: int) -> dict[str, Any]:
 FINE_TUNING = optimizer(
     learning_rate=3e-5, weight_decay=0.01, warmup_steps=0, decay="none"
 )
-QUICK_FINE_TUNING = optimizer(learning_rate=1e-4) | attention(
-    num_landmarks=32, projection_dim=64
-)
+# A quick run of configs/corpus.py reads windows of 64 tokens.
+QUICK_FINE_TUNING = {
+    **optimizer(learning_rate=1e-4),
+    **attention(num_landmarks=32, projection_dim=64),
+    **train(position_repeats=4),
+}
 PAPER = {"task.max_length": 512} | BERT_BASE | FINE_TUNING | four_epochs(67_349)
 QUICK = {
     "task.max_length": 128,

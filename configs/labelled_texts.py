@@ -8,15 +8,15 @@ train is drawn for test if it is not there, then a tenth of the rest for validat
 The model is Text's; the rate and the number of steps are ours: with many examples take
 more steps. `:nystrom,quick` is for two CPU cores. Tokens are bytes.
 
-`:nystrom,subwords` is fine-tuned from a run of `configs/corpus.py`, on its sub-words:
+`:nystrom,subwords` is fine-tuned from a run of `configs/corpus.py` or from imported
+weights, on its sub-words and with its sizes:
 
     python scripts/train.py --config=configs/labelled_texts.py:nystrom,subwords \
         --config.task.source_dir=FOLDER --config.task.labels=ham,spam --workdir=DIR \
-        --config.train.init_from=PRETRAINED \
-        --config.task.tokenizer=PRETRAINED/tokenizer.json
+        --config.train.init_from=PRETRAINED
 
-PRETRAINED has the size of BERT-base; `:nystrom,quick,subwords` goes on from a quick
-run. Both take four epochs, however many examples there are.
+`:nystrom,quick,subwords` goes on from a quick run. Both take four epochs, however many
+examples there are.
 """
 
 from configs.defaults import make_get_config, optimizer, train

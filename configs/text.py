@@ -7,10 +7,9 @@ reaches stands in results/quick_tasks/README.md, and what the paper's settings r
 results/text/README.md.
 
 `:nystrom,subwords` is the paper's IMDb: fine-tuned from a run of `configs/corpus.py` by
-`--config.train.init_from=DIR --config.task.tokenizer=DIR/tokenizer.json`. So is
-`:nystrom,quick,subwords`, from a quick run; where that read windows of 64 tokens, its
-positions are repeated. `:nystrom,subwords,seq1024` reads 1,024 tokens. What these reach
-stands in results/pretraining/README.md.
+`--config.train.init_from=DIR`. So is `:nystrom,quick,subwords`, from a quick run; where
+that read windows of 64 tokens, its positions are repeated. `:nystrom,subwords,seq1024`
+reads 1,024 tokens. What these reach stands in results/pretraining/README.md.
 
 `:nystrom,modern` is a recipe of 2025; results/text/README.md has runs of its size for a
 core.

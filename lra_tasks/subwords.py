@@ -1,13 +1,14 @@
 """Sub-words: texts as rows `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` of token ids.
 
 A vocabulary is "byte", whose tokens are the bytes behind five special ones, or a
-`tokenizer.json` of the `tokenizers` library with the same five, as `train` writes.
+`tokenizer.json` of the `tokenizers` library with the same five, as `train` writes. They
+may be called <pad>, <unk>, <cls> or <s>, <sep> or </s>, and <mask>.
 """
 
 import functools
 import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,15 @@ from lra_tasks.split import pad
 # The file's name beside a dataset, and in a workdir.
 TOKENIZER_FILE = "tokenizer.json"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# Their names in other files. In RoBERTa's the padding has not the id 0; behind the end
+# of a row stand zeros all the same, which nothing reads.
+OTHER_NAMES = {
+    "[PAD]": ("<pad>",),
+    "[UNK]": ("<unk>",),
+    "[CLS]": ("<cls>", "<s>"),
+    "[SEP]": ("<sep>", "</s>"),
+    "[MASK]": ("<mask>",),
+}
 BYTE_VOCAB_SIZE = len(SPECIAL) + 256
 MAX_VOCAB_SIZE = 2**16  # Tokens are uint16.
 TEXTS_AT_A_TIME = 1024
@@ -90,11 +100,11 @@ class Vocabulary:
         tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text.
 
         ids = tokenizer.get_vocab()
-        special = [ids.get(name, ids.get(_other_name(name))) for name in SPECIAL]
-        if None in special or special[0] != 0:
+        special = [_find_special(name, ids) for name in SPECIAL]
+        if None in special:
             raise DataError(
-                f"{path} must have the tokens {', '.join(SPECIAL)}, with {SPECIAL[0]} "
-                "as id 0: take the tokenizer.json of a pre-training run"
+                f"{path} must have the tokens {', '.join(SPECIAL)}: take the "
+                "tokenizer.json of a pre-training run"
             )
         vocab_size = 1 + max(ids.values())
         if vocab_size > MAX_VOCAB_SIZE:
@@ -177,9 +187,12 @@ def to_tuples(texts: Sequence[str | Sequence[str]]) -> list[tuple[str, ...]]:
     return [(text,) if isinstance(text, str) else tuple(text) for text in texts]
 
 
-def _other_name(special: str) -> str:
-    """The name of a special token in other files: <pad> for [PAD]."""
-    return f"<{special[1:-1].lower()}>"
+def _find_special(name: str, ids: Mapping[str, int]) -> int | None:
+    """The id of a special token, under its own name or another one."""
+    for known_name in (name, *OTHER_NAMES[name]):
+        if known_name in ids:
+            return ids[known_name]
+    return None
 
 
 @functools.lru_cache(maxsize=4)

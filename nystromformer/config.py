@@ -119,7 +119,9 @@ class ModelConfig(EncoderSettings):
     """The encoder, and how its output becomes one vector."""
 
     dtype: str = "float32"
-    pooling: str = "mean"  # a name in classifiers.POOLINGS, or "bert_pooler"
+    # A name in classifiers.POOLINGS; or "bert_pooler" or "gelu_pooler", which read the
+    # token [CLS] by a linear layer and tanh or GELU.
+    pooling: str = "mean"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,9 +8,13 @@ from typing import Any
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 BEST_FOLDER = "best"  # the weights of the best validation, or imported ones
+WEIGHTS_FILE = "model.safetensors"  # in its place in the folder of scripts/export.py
 RESULT_FILE = "result.json"  # a run that is finished has it
 LOCK_FILE = "lock"  # the process that trains there holds it
 PLAN_FILE = "sweep.json"  # in the folder of a sweep: the config of each run, by name
+
+# A key of config.json, where the weights beside it stay as they are.
+WEIGHTS_SHA256 = "weights_sha256"
 
 # Runs that differ in these settings alone have equal numbers.
 SETTINGS_WITHOUT_EFFECT = frozenset(
@@ -28,8 +32,11 @@ RATES = {"accuracy", "f1", "precision", "recall"}
 
 
 def has_imported_weights(workdir: Any) -> bool:
-    """Returns whether the weights below a path were imported, and not trained there."""
-    has_weights = (workdir / BEST_FOLDER).exists()
+    """Returns whether the weights below a path were not trained there.
+
+    They were imported or exported.
+    """
+    has_weights = any((workdir / name).exists() for name in (BEST_FOLDER, WEIGHTS_FILE))
     return has_weights and not (workdir / METRICS_FILE).exists()
 
 

@@ -1,4 +1,4 @@
-"""Models that predict tokens: masked ones, beside a classifier or an order of parts.
+"""Models of tokens: masked ones, beside a classifier or an order of parts; no head.
 
 Letters: B batch, L length, D model dim, V words.
 """
@@ -96,3 +96,15 @@ class MaskedOrderModel(MaskedLanguageModel):
         """The encoder's vectors [B, L, D] -> logits [B, 2] in at least float32."""
         first = x[:, 0].astype(at_least_float32(x.dtype))
         return self.ordered(jnp.tanh(self.pooler(first)))
+
+
+class EncoderModel(Model):
+    """An encoder without a head, as published weights may be: vectors [B, L, D]."""
+
+    def __init__(self, encoder: Encoder):
+        self.encoder = encoder
+
+    def read(
+        self, x: jax.Array, mask: jax.Array | None, dropout_rng: jax.Array | None
+    ) -> jax.Array:
+        return x

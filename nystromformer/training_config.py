@@ -54,6 +54,9 @@ class TrainConfig:
     # Parts are padded to one of this many lengths; each length compiles a program.
     length_buckets: int = 1
     init_from: str | None = None  # the workdir of a run whose best weights to take
+    # How often the learned positions of that run may be repeated, where sequences here
+    # are longer.
+    position_repeats: int = 1
     # Of training examples alone, where the task has it: pictures mirrored with
     # probability 1/2, arguments of ListOps in a random order.
     flip_horizontal: bool = False
@@ -68,6 +71,7 @@ class TrainConfig:
             "batch_size",
             "grad_accum_steps",
             "length_buckets",
+            "position_repeats",
         ):
             check_range(name, getattr(self, name), 1)
         check_range("seed", self.seed, 0, 2**32 - 1)

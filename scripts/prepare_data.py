@@ -25,6 +25,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import use_all_cores
+from nystromformer.experiments.transfer import follow_source
 
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:PRESET]")
 _TASK = flags.DEFINE_multi_string("task", [], "NAME; all: LRA and Path-X")
@@ -40,7 +41,7 @@ def main(changes: Mapping[str, str]) -> None:
     if bool(_CONFIG.value) == bool(_TASK.value):
         raise ConfigError("give either --task or --config")
     if _CONFIG.value:
-        config = load_config(_CONFIG.value, changes).task
+        config = follow_source(load_config(_CONFIG.value, changes)).task
         task = get_task(config.name, **config.options)
         prepare(task, _DATA_DIR.value or config.data_dir)
     else:

@@ -56,7 +56,8 @@ from nystromformer.experiments.sweep.progress import (
     format_outcome,
     format_plan,
 )
-from nystromformer.experiments.transfer import check_source
+from nystromformer.experiments.transfer import check_source, follow_source
+from nystromformer.run_files import CONFIG_FILE
 from nystromformer.training.checkpoint import saved_steps
 
 CONFIGS = os.path.relpath(Path(__file__).parents[1] / "configs")
@@ -163,9 +164,7 @@ def main(changes: Settings) -> None:
             raise ConfigError(f"--{name} is for SLURM: add --cluster=slurm")
     folder = cli.local_folder(_WORKDIR.value)
     points = find_points(changes)
-    for point in points:
-        # The run of a different config must not be taken for it.
-        check_workdir(epath.Path(folder / point.name), point.config)
+    check_workdirs(points, folder)
 
     states_to_run = {"waiting", "failed"} if _RETRY.value else {"waiting"}
     points_to_run = [
@@ -209,6 +208,20 @@ def _print_jobs(points: Sequence[Point], folder: Path) -> None:
         return
     for script in slurm_scripts(points, folder, **_slurm_parameters()):
         print(script)
+
+
+def check_workdirs(points: Sequence[Point], folder: Path) -> None:
+    """Checks that no run of a different config is taken for one of the sweep.
+
+    Raises:
+      ConfigError: as in `check_workdir`.
+    """
+    for point in points:
+        workdir = epath.Path(folder / point.name)
+        config = point.config
+        if (workdir / CONFIG_FILE).exists():
+            config = follow_source(config, workdir)
+        check_workdir(workdir, config)
 
 
 def check_sources(

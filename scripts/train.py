@@ -32,6 +32,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli, run
 from nystromformer.experiments.config_file import format_config, load_config
 from nystromformer.experiments.experiment import build_experiment
+from nystromformer.experiments.transfer import follow_source
 
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run")
@@ -57,17 +58,17 @@ def main(changes: Mapping[str, str]) -> None:
     """
     signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
     config = load_config(str(_CONFIG.value), changes, load=cli.loaded_modules())
+    workdir = epath.Path(_WORKDIR.value).expanduser() if _WORKDIR.value else None
     if _PRINT_CONFIG.value:
-        print(format_config(config))
+        print(format_config(follow_source(config, workdir)))
         return
-    if not _WORKDIR.value:
+    if workdir is None:
         raise ConfigError("give --workdir=DIR, the folder of the run")
 
     if _DISTRIBUTED.value:
         join_processes()
     cli.use_compilation_cache()
-    experiment = build_experiment(config)
-    workdir = epath.Path(_WORKDIR.value).expanduser()
+    experiment = build_experiment(follow_source(config, workdir))
     result = run.run_training(experiment, workdir, _SHARDS.value)
     print(run.summarize(result))
 

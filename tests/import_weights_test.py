@@ -1,19 +1,23 @@
 """Published weights become a workdir, from which other runs start."""
 
+import json
 import shutil
 
 import numpy as np
 import pytest
+from etils import epath
 from flax import nnx
 
 import nystromformer
 from nystromformer.errors import ConfigError
+from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.transfer import carry_over
+from nystromformer.experiments.transfer import carry_over, follow_source
 from nystromformer.huggingface import load_pretrained
-from tests import bert_folder
+from nystromformer.training.step import leaves_by_name
+from tests import bert_folder, published_folder
 from tests.bert_folder import EPSILON
-from tests.commands import refused
+from tests.commands import ROOT, refused
 from tests.published_folder import V, make_published_folder
 from tests.small import make_config
 from tests.tolerance import TOLERANCE, relative_error
@@ -21,9 +25,9 @@ from tests.tolerance import TOLERANCE, relative_error
 tokenizers = pytest.importorskip("tokenizers")
 
 
-def make_tokenizer():
+def make_tokenizer(*special):
     """A tokenizer of V words, special tokens first, as published."""
-    names = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    names = list(special or ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"))
     names += [f"w{i}" for i in range(V - len(names))]
     ids = {name: i for i, name in enumerate(names)}
     return tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "<unk>"))
@@ -105,6 +109,7 @@ def nystrom_experiment(bert, **changes):
     settings = {
         "task__tokenizer": str(tokenizer),
         "task__max_length": 2 * bert_folder.L,
+        "train__position_repeats": 2,
         "model__num_layers": 2,
         "model__num_heads": bert_folder.N,
         "model__model_dim": bert_folder.D,
@@ -141,3 +146,160 @@ def test_nystrom_starts_from_bert_with_its_gelu_and_epsilon_alone(
     experiment = nystrom_experiment(bert, **{key: value})
     with pytest.raises(ConfigError, match=message):
         carry_over(run, experiment)
+
+
+ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def write_classifier(folder, kind, **settings):
+    """Writes a classifier as published, with its tokenizer."""
+    if kind == "nystromformer":
+        make_published_folder(folder, "classification", **settings)
+    else:
+        tensors = bert_folder.random_tensors(kind, bert_folder.CLASSIFIER_SHAPES[kind])
+        bert_folder.write_folder(folder, kind, tensors, **settings)
+    tokenizer = make_tokenizer(*(ROBERTA if kind == "roberta" else ()))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+NAMES = {"0": "politics", "1": "sport", "2": "art", "3": "science"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "class_names"),
+    [
+        ("bert", {"id2label": {**NAMES, "3": "art, science"}}, ["0", "1", "2", "3"]),
+        ("roberta", {"id2label": NAMES}, list(NAMES.values())),
+        ("nystromformer", {}, [str(number) for number in range(published_folder.C)]),
+    ],
+)
+def test_import_weights_makes_a_run_that_predicts_of_a_classifier(
+    kind, settings, class_names, commands, tmp_path
+):
+    """Names that hold commas cannot be the task's."""
+    source = tmp_path / "published"
+    workdir = tmp_path / "run"
+    write_classifier(source, kind, **settings)
+    done = commands.run(
+        "import_weights.py",
+        f"--from={source}",
+        f"--workdir={workdir}",
+        "--head=classification",
+    )
+    assert done.returncode == 0, done.stderr
+    run = nystromformer.load_run(workdir)
+    assert run.task.class_names == class_names
+    prediction = run.predict(["w1 w2 w3"])
+    tokens, lengths = run.task.encode(["w1 w2 w3"])
+    assert tokens[0, 0] == (0 if kind == "roberta" else 2)  # <s> or [CLS]
+    model = load_pretrained(source, head="classification")
+    logits = nnx.jit(model)(tokens[:, : lengths[0]].astype(int))
+    expected = nnx.softmax(logits)
+    assert relative_error(prediction.probabilities, expected) < TOLERANCE["float32"]
+
+
+def test_import_weights_makes_a_run_of_an_encoder_alone(commands, tmp_path):
+    """It is a source of others, has layers to look at, and predicts nothing."""
+    source = tmp_path / "published"
+    workdir = tmp_path / "run"
+    write_classifier(source, "roberta")
+    flags = (f"--from={source}", f"--workdir={workdir}")
+    message = refused(commands.run("import_weights.py", *flags))
+    assert "has a tensor classifier.dense.bias, which the model does not" in message
+    assert "name another head: masked_lm, classification or none" in message
+
+    done = commands.run("import_weights.py", *flags, "--head=none")
+    assert done.returncode == 0, done.stderr
+    run = nystromformer.load_run(workdir)
+    expected, _ = nnx.jit(load_pretrained(source, head=None))(bert_folder.INPUTS)
+    vectors = nnx.jit(run.model)(bert_folder.INPUTS)
+    assert relative_error(vectors, expected) < TOLERANCE["float32"]
+    assert len(run.layers([("w1 w2", "w3")])) == 2
+    with pytest.raises(ValueError, match="encoder predicts no classes"):
+        run.predict([("w1 w2", "w3")])
+
+
+def fine_tuning(workdir, arg, **changes):
+    """The config of a run on labelled texts that starts from another one."""
+    config = load_config(
+        f"{ROOT}/configs/labelled_texts.py:{arg}",
+        {"train.init_from": workdir, "task.labels": "ham,spam", **changes},
+    )
+    return follow_source(config)
+
+
+def test_a_run_takes_sizes_tokenizer_and_positions_of_its_source(bert, capsys):
+    """And a preset of its own for the rest."""
+    _, workdir = bert
+    experiment = Experiment(fine_tuning(workdir, "softmax,subwords"))
+    taken = capsys.readouterr().out
+    assert "as its source has it: model.gelu=erf, model.mlp_dim=17" in taken
+    assert "task.max_length=13" in taken
+    assert experiment.task.vocab_size == V
+    assert experiment.config.optimizer.learning_rate == 3e-5
+    carried = carry_over(nystromformer.load_run(workdir), experiment)
+    names = {name for name in carried if name.startswith("params.encoder.")}
+    assert names == carried.keys()
+    assert len(names) == 29
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.num_layers": 3}, r"blocks\.2.* missing there: take the source's"),
+        ({"model.num_heads": 2}, "has num_heads 3, and this run 2: take the same"),
+        (
+            {"task.max_length": 20},
+            "13 positions, and task.max_length is 20: take "
+            "--config.task.max_length=13, or .* --config.train.position_repeats=2$",
+        ),
+        ({"task.tokenizer": "byte"}, "has vocabulary 23 of .*, and this run 261"),
+    ],
+    ids=str,
+)
+def test_what_the_command_line_says_against_the_source_is_an_error(
+    changes, message, bert
+):
+    _, workdir = bert
+    experiment = Experiment(fine_tuning(workdir, "softmax,subwords", **changes))
+    with pytest.raises(ConfigError, match=message):
+        carry_over(nystromformer.load_run(workdir), experiment)
+
+
+def test_a_run_repeats_positions_where_the_command_line_allows_it(bert):
+    _, workdir = bert
+    changes = {"train.position_repeats": 2}
+    assert fine_tuning(workdir, "softmax,subwords", **changes).task.max_length == 26
+
+
+def test_a_run_that_has_begun_needs_its_source_no_more(bert, tmp_path):
+    _, workdir = bert
+    config = fine_tuning(workdir, "softmax,subwords")
+    (tmp_path / "config.json").write_text(json.dumps(config.to_mapping()))
+    shutil.copy(workdir / "tokenizer.json", tmp_path)
+    again = load_config(
+        f"{ROOT}/configs/labelled_texts.py:softmax,subwords",
+        {"train.init_from": "/gone/run", "task.labels": "ham,spam"},
+    )
+    again = follow_source(again, epath.Path(tmp_path))
+    assert again.model == config.model
+    assert again.task.max_length == 13
+    assert again.task.tokenizer == str(tmp_path / "tokenizer.json")
+
+
+def test_a_classifier_goes_on_with_its_head(commands, tmp_path):
+    """Nyströmformer's reads [CLS] by GELU, and its convolution has its own size."""
+    source = tmp_path / "published"
+    workdir = tmp_path / "run"
+    write_classifier(source, "nystromformer")
+    flags = (f"--from={source}", f"--workdir={workdir}", "--head=classification")
+    done = commands.run("import_weights.py", *flags)
+    assert done.returncode == 0, done.stderr
+    labels = ",".join(str(number) for number in range(published_folder.C))
+    config = fine_tuning(workdir, "nystrom,subwords", **{"task.labels": labels})
+    assert config.model.pooling == "gelu_pooler"
+    assert config.attention.conv_kernel_size == published_folder.K
+    experiment = Experiment(config)
+    carried = carry_over(nystromformer.load_run(workdir), experiment)
+    assert carried.keys() == leaves_by_name(experiment.weight_shapes).keys()

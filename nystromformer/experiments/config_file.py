@@ -31,7 +31,12 @@ from nystromformer.config import Config, default_values
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.experiments.plugins import absolute_names, load_modules
-from nystromformer.run_files import CONFIG_FILE, RESULT_FILE, SETTINGS_WITHOUT_EFFECT
+from nystromformer.run_files import (
+    CONFIG_FILE,
+    RESULT_FILE,
+    SETTINGS_WITHOUT_EFFECT,
+    WEIGHTS_SHA256,
+)
 
 FOLDERS_OF_DATA = ("data_dir", "source_dir")
 NO_FOLDER = (None, "", "None")  # --config.task.data_dir=None gives the word
@@ -269,6 +274,7 @@ def read_config(workdir: epath.Path) -> Config:
         raise ConfigError(f"{workdir} is not a run: it has no {CONFIG_FILE}")
     try:
         groups = json.loads(path.read_text())
+        groups.pop(WEIGHTS_SHA256, None)
         load_modules(groups.get("load", ()))
         return Config.from_mapping(groups)
     except ValueError as error:  # ConfigError is one, and so are the errors of JSON
@@ -279,3 +285,17 @@ def read_result(workdir: epath.Path) -> dict[str, Any] | None:
     """Reads the result of a run; returns None if it is not finished."""
     path = workdir / RESULT_FILE
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def read_weights_sha256(workdir: epath.Path) -> str | None:
+    """Reads which weights belong to the config of a run.
+
+    Returns:
+      Their sha256, from config.json where they were imported or exported, or from
+      result.json; None for a run that is not finished.
+    """
+    sha256 = json.loads((workdir / CONFIG_FILE).read_text()).get(WEIGHTS_SHA256)
+    result = read_result(workdir)
+    if sha256 is None and result is not None:
+        sha256 = result.get("params_sha256")
+    return sha256

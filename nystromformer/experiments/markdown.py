@@ -36,13 +36,18 @@ def make_page(title: str, made_by: Mapping[str, Any], lines: Iterable[str]) -> s
       made_by: command, commit, device and versions, as in `provenance.collect`.
       lines: the rest of the page, in Markdown.
     """
+    head = format_origin(made_by)
+    return "\n".join([f"# {title}\n", *head, "", *lines]).rstrip() + "\n"
+
+
+def format_origin(made_by: Mapping[str, Any]) -> list[str]:
+    """Returns the lines that say where numbers come from, as in `make_page`."""
     facts = dict(made_by)
     facts["command"] = f"`{made_by['command']}`"
     facts["versions"] = ", ".join(
         f"{library} {version}" for library, version in made_by["versions"].items()
     )
-    head = [f"- {name.capitalize()}: {text}" for name, text in facts.items()]
-    return "\n".join([f"# {title}\n", *head, "", *lines]).rstrip() + "\n"
+    return [f"- {name.capitalize()}: {text}" for name, text in facts.items()]
 
 
 def check_folder(out: Path, own_file: str) -> None:

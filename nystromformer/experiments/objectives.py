@@ -14,6 +14,7 @@ from flax import nnx
 
 from lra_tasks.task import Task
 from nystromformer import classifiers, token_models
+from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError
 from nystromformer.training.masked import (
@@ -21,7 +22,15 @@ from nystromformer.training.masked import (
     MaskedOrder,
     MaskedTokens,
 )
-from nystromformer.training.objective import Classification, Objective, Positions
+from nystromformer.training.objective import (
+    Classification,
+    Objective,
+    Positions,
+    Sums,
+)
+
+# The poolings of [CLS] by a linear layer: the activation behind it.
+CLS_POOLERS = {"bert_pooler": "tanh", "gelu_pooler": "gelu"}
 
 # Of a split with more tokens than this, evenly spaced rows are counted.
 MAX_COUNTED_TOKENS = 2**23
@@ -59,18 +68,21 @@ def make_classifier(
       ValueError: if the pooling needs a [CLS] that the task's inputs do not have.
     """
     _check_one_label(task)
-    if pooling == "bert_pooler" and task.vocabulary is None:
+    if pooling in CLS_POOLERS and task.vocabulary is None:
         raise ValueError(
-            f"pooling='bert_pooler' reads [CLS], which {task.name} does not have: take "
-            "pooling='mean'"
+            f"pooling={pooling!r} reads [CLS], which {task.name} does not have: "
+            "take pooling='mean'"
         )
     if task.num_inputs == 2:
         return classifiers.PairClassifier(
             config, num_classes=task.num_classes, pooling=pooling, rngs=rngs
         )
-    if pooling == "bert_pooler":
+    if pooling in CLS_POOLERS:
         return classifiers.FirstTokenClassifier(
-            config, num_classes=task.num_classes, activation="tanh", rngs=rngs
+            config,
+            num_classes=task.num_classes,
+            activation=CLS_POOLERS[pooling],
+            rngs=rngs,
         )
     return classifiers.SequenceClassifier(
         config, num_classes=task.num_classes, pooling=pooling, rngs=rngs
@@ -98,12 +110,12 @@ def make_denoising_classifier(
 
     Raises:
       ConfigError: if the task labels tokens.
-      ValueError: if the pooling is "bert_pooler".
+      ValueError: if the pooling is one of CLS_POOLERS.
     """
     _check_one_label(task)
-    if pooling == "bert_pooler":
+    if pooling in CLS_POOLERS:
         raise ValueError(
-            "pooling='bert_pooler' has no model of masked tokens: take another pooling"
+            f"pooling={pooling!r} has no model of masked tokens: take another pooling"
         )
     is_pair = task.num_inputs == 2
     cls = (
@@ -135,6 +147,28 @@ def make_mlm_sop_model(
     return token_models.MaskedOrderModel(config, rngs=rngs)
 
 
+def make_encoder_model(
+    config: EncoderConfig, task: Task, pooling: str, rngs: nnx.Rngs
+) -> nnx.Module:
+    """Makes an encoder without a head."""
+    return token_models.EncoderModel(Encoder(config, rngs=rngs))
+
+
+class NoObjective:
+    """The objective of an encoder that was imported without a head: it has none."""
+
+    metrics = ("loss",)
+    select = "loss"
+    higher_is_better = False
+
+    def __call__(self, model: Any, batch: Any, key: Any) -> Sums:
+        """Raises ConfigError: nothing can be measured or learnt."""
+        raise ConfigError(
+            "this run is an encoder without a head, which predicts nothing: start a "
+            "run from it by --config.train.init_from"
+        )
+
+
 def _check_one_label(task: Task) -> None:
     """Raises ConfigError for a task that labels tokens, not sequences."""
     if task.num_labels:
@@ -148,6 +182,10 @@ def _with_mask_token(config: EncoderConfig, task: Task) -> EncoderConfig:
     """The config with a vocabulary that has the mask token."""
     vocab_size = max(task.vocab_size, task.mask_token + 1)
     return dataclasses.replace(config, vocab_size=vocab_size)
+
+
+def _make_no_objective(task: Task) -> NoObjective:
+    return NoObjective()
 
 
 def _make_classification(task: Task, **options: Any) -> Classification:
@@ -275,6 +313,11 @@ OBJECTIVES = {
         make_objective=_make_mlm_sop,
         make_model=make_mlm_sop_model,
         floors=mlm_sop_floors,
+    ),
+    # Of imported weights: see scripts/import_weights.py.
+    "encoder": ObjectiveSpec(
+        make_objective=_make_no_objective,
+        make_model=make_encoder_model,
     ),
 }
 

@@ -17,14 +17,24 @@ from nystromformer.experiments.config_file import (
     compared_settings,
     read_config,
     read_result,
+    read_weights_sha256,
 )
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.model_inputs import prepare_inputs
 from nystromformer.experiments.recorded_layers import AttentionInputs, record_qkv
 from nystromformer.factors import nystrom_rows, softmax_matrix
-from nystromformer.run_files import BEST_FOLDER, CONFIG_FILE
-from nystromformer.token_models import MaskedLanguageModel
-from nystromformer.training.checkpoint import load_weights
+from nystromformer.run_files import (
+    BEST_FOLDER,
+    CONFIG_FILE,
+    RESULT_FILE,
+    WEIGHTS_FILE,
+)
+from nystromformer.token_models import EncoderModel, MaskedLanguageModel
+from nystromformer.training.checkpoint import (
+    load_weights,
+    read_weights_file,
+    weights_sha256,
+)
 from nystromformer.training.data import HostSplit
 from nystromformer.training.loop import evaluate
 from nystromformer.training.step import Weights
@@ -109,6 +119,11 @@ class TrainedRun:
         assert metrics is not None  # Only one that is asked to stop has none.
         return metrics
 
+    def check_has_classes(self) -> None:
+        """Raises ValueError for a run that predicts no classes."""
+        if isinstance(self.model, MaskedLanguageModel | EncoderModel):
+            raise ValueError(f"{self.config.objective.name} predicts no classes")
+
     def predict(
         self, inputs: Any, lengths: np.ndarray | Sequence[int] | None = None
     ) -> Prediction:
@@ -128,8 +143,7 @@ class TrainedRun:
           DataError: for a text that is not one of the task's.
           ValueError: for inputs of a different form, and for a run without classes.
         """
-        if isinstance(self.model, MaskedLanguageModel):
-            raise ValueError(f"{self.config.objective.name} predicts no classes")
+        self.check_has_classes()
         tokens, mask = prepare_inputs(
             self.task, inputs, lengths, num_sequences=self.task.num_inputs
         )
@@ -222,7 +236,8 @@ def load_run(
     """Loads a run, finished or not, with its best weights.
 
     Args:
-      workdir: the workdir of scripts/train.py, a folder or gs://BUCKET/RUN.
+      workdir: the workdir of scripts/train.py, a folder or gs://BUCKET/RUN; or a
+        folder of scripts/export.py.
       source_dir: where the sources of its task are now; None is where they were.
 
     Raises:
@@ -247,16 +262,30 @@ def load_run(
 
     result = read_result(folder)
     best_weights = folder / BEST_FOLDER
-    if result is None and not best_weights.exists():
+    weights_file = folder / WEIGHTS_FILE
+    has_weights = best_weights.exists() or weights_file.exists()
+    if result is None and not has_weights:
         raise CheckpointError(f"{folder} has not validated yet: resume its training")
+    best_settings = None  # imported and exported weights have none
     try:
-        weights, best_settings = load_weights(best_weights, experiment.weight_shapes)
+        if weights_file.exists():
+            weights = read_weights_file(weights_file, experiment.weight_shapes)
+        else:
+            weights, best_settings = load_weights(
+                best_weights, experiment.weight_shapes
+            )
     except CheckpointError as error:
         raise CheckpointError(
             f"{error}; copy this folder again, or train the run anew"
         ) from error
-    if best_settings is not None:  # imported weights have none
+    if best_settings is not None:
         _check_same_run(folder, settings, compared_settings(best_settings))
+    sha256 = read_weights_sha256(folder)
+    if sha256 not in (None, weights_sha256(weights)):
+        raise CheckpointError(
+            f"the weights in {folder} are not those that its {CONFIG_FILE} or "
+            f"{RESULT_FILE} belongs to: copy all files from the same run"
+        )
     return TrainedRun(experiment, weights, result)
 
 

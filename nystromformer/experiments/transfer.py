@@ -1,30 +1,99 @@
-"""Starting from another run: which of its weights are carried over."""
+"""Starting from another run: which of its settings and weights are taken."""
 
+import math
 from collections.abc import Callable, Set
 from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
-from flax import nnx
 
 from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary, open_vocabulary
 from lra_tasks.task import Task
-from nystromformer.config import Config
+from nystromformer.config import Config, ModelConfig, key_types
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.config_file import read_config, read_result
 from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.objectives import CLS_POOLERS
 from nystromformer.experiments.trained_run import TrainedRun, load_run
-from nystromformer.run_files import has_imported_weights
-from nystromformer.token_models import MaskedLanguageModel
+from nystromformer.run_files import CONFIG_FILE, has_imported_weights
 from nystromformer.training.step import Weights, leaves_by_name
 
 # The names of arrays whose number of rows may differ.
 EMBEDDING = "params.encoder.embedding.embedding"
 POSITIONS = "params.encoder.positions"
-# How often a run on labels may repeat the source's positions. The quick presets of
-# sub-words read 256 tokens with the positions of 64, and no run here has more.
-MOST_REPEATS = 4
+# What a run may choose for itself. All other keys of its encoder are the source's.
+OWN_MODEL_KEYS = {"dtype", "remat", "dropout_rate", "ignore_id", "pooling"}
+
+
+def follow_source(config: Config, workdir: epath.Path | None = None) -> Config:
+    """Returns a config with what the weights of `train.init_from` demand.
+
+    They demand the encoder's sizes, which pooler reads [CLS], the kernel size of the
+    same attention's convolution and, in a task of texts, the tokenizer and no more
+    tokens than the source has positions. What the command line sets stays: if it
+    contradicts the source, `carry_over` says so. Without `init_from` nothing changes.
+
+    A run that has begun needs its source no more: it takes all this from its own
+    config.
+
+    Args:
+      config: the config of a run.
+      workdir: the folder of the run, which need not exist; None if it has none.
+
+    Raises:
+      ConfigError: if the source is no run.
+    """
+    if not config.train.init_from:
+        return config
+    folder = epath.Path(config.train.init_from).expanduser()
+    has_begun = False
+    if workdir is not None and (workdir / CONFIG_FILE).exists():
+        folder = workdir
+        has_begun = True
+    source = read_config(folder)
+    settings = {
+        f"model.{key}": getattr(source.model, key)
+        for key in key_types(ModelConfig).keys() - OWN_MODEL_KEYS
+    }
+    if {config.model.pooling, source.model.pooling} <= CLS_POOLERS.keys():
+        settings["model.pooling"] = source.model.pooling
+    options = config.attention.options
+    has_same_attention = config.attention.name == source.attention.name
+    if has_same_attention and "conv_kernel_size" in options:
+        kernel_size = source.attention.conv_kernel_size
+        settings["attention.conv_kernel_size"] = kernel_size
+    if "tokenizer" in config.task.options:
+        settings |= _text_settings(config, source, folder, has_begun)
+
+    groups = config.to_mapping()
+    taken = []
+    for key, value in sorted(settings.items()):
+        group, name = key.split(".")
+        if key not in config.overrides and groups[group][name] != value:
+            groups[group][name] = value
+            taken.append(f"{key}={value}")
+    if taken and not has_begun:
+        print(f"init_from: as its source has it: {', '.join(taken)}")
+    return Config.from_mapping(groups)
+
+
+def _text_settings(
+    config: Config, source: Config, folder: epath.Path, has_begun: bool
+) -> dict[str, Any]:
+    """The tokenizer and the length of a task of texts, as `follow_source` says."""
+    settings = {}
+    tokenizer_file = folder / TOKENIZER_FILE
+    if tokenizer_file.exists():
+        settings["task.tokenizer"] = str(tokenizer_file)
+    elif "tokenizer" in source.task.options:
+        settings["task.tokenizer"] = source.task.tokenizer
+    if source.model.positions == "learned":
+        longest = source.task.max_length
+        if not has_begun:
+            longest *= config.train.position_repeats
+        settings["task.max_length"] = min(config.task.max_length, longest)
+    return settings
 
 
 def check_source(workdir: str) -> None:
@@ -76,7 +145,7 @@ def carry_over(source: TrainedRun, experiment: Experiment) -> dict[str, np.ndarr
 
     All arrays of equal name and shape are carried over. Heads may be new or dropped,
     and so may parameters of the attention, if it differs. More positions repeat the
-    source's, in a run on labels up to MOST_REPEATS times; fewer are its first ones.
+    source's, as often as `train.position_repeats` allows; fewer are its first ones.
     Rows of the source's embedding beyond the experiment's vocabulary, such as the mask
     token's, are dropped. Prints what is carried over, new and dropped.
 
@@ -158,20 +227,16 @@ def _check_same_meaning(source: TrainedRun, experiment: Experiment) -> None:
 
 
 def _check_length(num_positions: int, experiment: Experiment) -> None:
-    """Raises ConfigError if a run on labels has too many tokens for its source.
-
-    Masked tokens train all positions, so that such a run may repeat them at will.
-    """
-    model = nnx.merge(experiment.graphdef, *experiment.weight_shapes)
-    longest = MOST_REPEATS * num_positions
+    """Raises ConfigError if sequences are longer than the user has allowed."""
+    train = experiment.config.train
     max_length = experiment.task.max_length
-    if max_length > longest and not isinstance(model, MaskedLanguageModel):
+    if max_length > train.position_repeats * num_positions:
+        repeats = math.ceil(max_length / num_positions)
         raise ConfigError(
-            f"config.train.init_from={experiment.config.train.init_from} has "
-            f"{num_positions:,} positions, and task.max_length={max_length} would "
-            f"repeat them more than {MOST_REPEATS} times: take "
-            f"config.task.max_length={num_positions}, at most {longest}, or first go "
-            "on with masked tokens of that length (configs/corpus.py)"
+            f"config.train.init_from={train.init_from} has {num_positions:,} positions,"
+            f" and task.max_length is {max_length:,}: take --config.task.max_length="
+            f"{num_positions}, or repeat its positions, which then have to be trained "
+            f"on, by --config.train.position_repeats={repeats}"
         )
 
 

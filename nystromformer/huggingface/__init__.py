@@ -42,6 +42,7 @@ from nystromformer.token_models import MaskedLanguageModel
 from nystromformer.validation import check_choice
 
 HEADS = ("masked_lm", "classification", None)
+OTHER_HEADS = "name another head: masked_lm, classification or none"
 
 
 def load_pretrained(
@@ -260,8 +261,7 @@ def _check_tensors(
             )
         if name not in tensors:
             raise PretrainedError(
-                f"{folder} has no tensor {name}, which the model needs: name another "
-                "head"
+                f"{folder} has no tensor {name}, which the model needs: {OTHER_HEADS}"
             )
         if name not in expected_tensors:
             _check_unused(folder, layout, name)
@@ -296,6 +296,5 @@ def _check_unused(folder: Path, layout: Layout, name: str) -> None:
             "not have: download the folder again"
         )
     raise PretrainedError(
-        f"{folder} has a tensor {name}, which the model does not have: name another "
-        "head"
+        f"{folder} has a tensor {name}, which the model does not have: {OTHER_HEADS}"
     )

@@ -100,6 +100,21 @@ def check_is_of_sequences(folder: Path) -> None:
             )
 
 
+def read_class_names(folder: Path) -> list[str]:
+    """Returns the names of a classifier's classes in a config.json; empty without any.
+
+    Raises:
+      PretrainedError: if there is no such folder or file, or the names have no numbers.
+    """
+    names = _read_settings(folder).get("id2label") or {}
+    try:
+        return [str(names[number]).strip() for number in sorted(names, key=int)]
+    except (ValueError, TypeError) as error:
+        raise PretrainedError(
+            f"{folder / CONFIG_FILE} is not as published: id2label is {names!r:.60}"
+        ) from error
+
+
 def _read_settings(folder: Path) -> dict[str, Any]:
     """The content of a config.json, of an architecture that can be read."""
     path = folder / CONFIG_FILE

@@ -1,8 +1,9 @@
-"""Checkpoints and best weights of a run, written by orbax.
+"""Checkpoints and best weights of a run, written by orbax; weights to give away.
 
 Orbax restores a flipped bit as a wrong number, in silence. So a sha256 of all that is
 saved is written beside it, and is compared when it is read. All processes of a run call
-the same functions; the first one writes.
+the same functions; the first one writes. Weights to give away are one file of
+safetensors, whose sha256 stands in the config beside it.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+import safetensors.numpy
 from etils import epath
 
 from nystromformer.errors import CheckpointError
@@ -22,6 +24,7 @@ from nystromformer.training.devices import (
     is_host_0,
     is_random_key,
 )
+from nystromformer.training.step import leaves_by_name
 
 FOLDER = "checkpoints"
 Tree = TypeVar("Tree")
@@ -128,6 +131,42 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
             f"{folder} is missing, damaged, or of another model ({error!r:.120})"
         ) from error
     return jax.tree.map(_from_numbers, weights, like), meta
+
+
+def write_weights_file(path: epath.PathLike, weights: Any) -> None:
+    """Writes arrays to a file of safetensors, by the names of `leaves_by_name`."""
+    arrays = {
+        name: np.array(_to_numbers(leaf), order="C")
+        for name, leaf in leaves_by_name(weights).items()
+    }
+    epath.Path(path).write_bytes(safetensors.numpy.save(arrays))
+
+
+def read_weights_file(path: epath.PathLike, like: Tree) -> Tree:
+    """Reads what `write_weights_file` wrote.
+
+    Args:
+      path: the file.
+      like: as in `load_weights`.
+
+    Returns:
+      The arrays, on the host.
+
+    Raises:
+      CheckpointError: it is damaged, or of a different model.
+    """
+    shapes = jax.eval_shape(lambda tree: jax.tree.map(_to_numbers, tree), like)
+    try:
+        arrays = safetensors.numpy.load(epath.Path(path).read_bytes())
+        leaves = [arrays.pop(name) for name in leaves_by_name(shapes)]
+        weights = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+        if arrays or _shapes(weights) != _shapes(shapes):
+            raise ValueError("its arrays are not the model's")
+    except Exception as error:  # safetensors raises errors of its own
+        raise CheckpointError(
+            f"{path} is damaged, or of another model ({error!r:.120})"
+        ) from error
+    return jax.tree.map(_from_numbers, weights, like)
 
 
 def _to_numbers(leaf: Any) -> Any:

@@ -84,7 +84,7 @@ def test_carry_over_keeps_what_the_shorter_model_computes(commands, pretrained):
     source = load_run(pretrained)
     groups = source.config.to_mapping()
     groups["task"] |= {"max_length": 128, "data_dir": str(commands.folder / "data")}
-    groups["train"]["init_from"] = str(pretrained)
+    groups["train"] |= {"init_from": str(pretrained), "position_repeats": 2}
     longer = Experiment(Config.from_mapping(groups))
     # The longer model learns its tokens when it loads.
     longer.load()

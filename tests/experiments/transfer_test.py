@@ -51,26 +51,35 @@ def test_carry_over_takes_the_encoder_and_prints_the_rest(capsys):
 @pytest.mark.parametrize("length", [90, 30])
 def test_carry_over_repeats_or_cuts_positions(length):
     source = untrained("nystrom,quick", **SIZES)
-    target = small(task__max_length=length, task__min_tokens=4, task__max_tokens=30)
+    target = small(
+        task__max_length=length,
+        task__min_tokens=4,
+        task__max_tokens=30,
+        train__position_repeats=2,
+    )
     positions = carry_over(source, target)[POSITIONS]
     source_positions = leaves_by_name(source.weights)[POSITIONS]
     expected = np.tile(source_positions, (2, 1))[:length]
     np.testing.assert_array_equal(positions, expected)
 
 
-def test_carry_over_repeats_positions_four_times_and_without_limit_for_masked_tokens():
-    """Labels would barely train them, masked tokens do."""
-    source = untrained(PRETRAIN, **SIZES)
+@pytest.mark.parametrize("arg", ["nystrom,quick", PRETRAIN])
+def test_carry_over_repeats_positions_as_often_as_the_user_allows(arg):
+    source = untrained(arg, **SIZES)
     num_positions = source.task.max_length
-    assert POSITIONS in carry_over(source, small(task__max_length=4 * num_positions))
-    longer = {"task__max_length": 4 * num_positions + 1}
-    assert POSITIONS in carry_over(source, small(PRETRAIN, **longer))
+    longer = {"task__max_length": 3 * num_positions}
+    assert POSITIONS in carry_over(source, small(arg, **longer, **repeats(3)))
     message = (
-        "source has 48 positions, and task.max_length=193 would repeat them more than "
-        "4 times: take config.task.max_length=48, at most 192, or first go on with"
+        "source has 48 positions, and task.max_length is 144: take "
+        "--config.task.max_length=48, or .* by --config.train.position_repeats=3$"
     )
-    with pytest.raises(ConfigError, match=message):
-        carry_over(source, small(**longer))
+    for changes in ({}, repeats(2)):
+        with pytest.raises(ConfigError, match=message):
+            carry_over(source, small(arg, **longer, **changes))
+
+
+def repeats(number):
+    return {"train__position_repeats": number}
 
 
 def test_carry_over_leaves_the_parameters_of_another_attention(capsys):
@@ -118,7 +127,11 @@ def test_carry_over_compares_the_attentions_layer_by_layer(capsys):
     ("arg", "changes", "message"),
     [
         # The same attention has the same parameters of its own.
-        ("linformer,quick", {"task__max_length": 96}, r"projection.* is \[.*\] here"),
+        (
+            "linformer,quick",
+            {"task__max_length": 96, "train__position_repeats": 2},
+            r"projection.* is \[.*\] here",
+        ),
         ("nystrom,quick", {"attention__conv_kernel_size": 0}, r"conv.* missing here"),
         # An embedding is not repeated as positions are.
         (PRETRAIN, {}, r"embedding is \[17, 8\] here and \[16, 8\] there"),

@@ -1,0 +1,168 @@
+"""Writing a run to a folder that can be given away: weights, config and model card."""
+
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+from tokenizers import Tokenizer, processors
+
+from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary
+from nystromformer.errors import ConfigError, PretrainedError
+from nystromformer.experiments import markdown
+from nystromformer.experiments.experiment import make_encoder_config
+from nystromformer.experiments.run import summarize, write_json
+from nystromformer.experiments.trained_run import TrainedRun
+from nystromformer.huggingface.export import save_pretrained
+from nystromformer.run_files import (
+    CONFIG_FILE,
+    RESULT_FILE,
+    WEIGHTS_FILE,
+    WEIGHTS_SHA256,
+)
+from nystromformer.training.checkpoint import weights_sha256, write_weights_file
+
+CARD_FILE = "README.md"
+OWN_FORMAT = "nystromformer"
+FORMATS = (OWN_FORMAT, "transformers")
+# How the model of a card is used.
+OWN_USE = """from nystromformer import load_run
+
+run = load_run("FOLDER")  # this folder"""
+LABELS = "print(run.predict(texts).labels)"
+TRANSFORMERS_USE = """from transformers import {name}
+
+model = {name}.from_pretrained("FOLDER")  # this folder"""
+# The order of what a result says about its origin.
+ORIGIN = ("command", "commit", "device", "versions")
+
+
+def export_run(run: TrainedRun, folder: epath.Path, out: Path, layout: str) -> None:
+    """Writes the best weights of a run, with what reading them takes, and a model card.
+
+    Args:
+      run: the run.
+      folder: the folder that it was loaded from.
+      out: the folder to write, new or empty.
+      layout: "nystromformer", which `load_run` reads, or "transformers".
+
+    Raises:
+      ConfigError: if the folder is not empty, or transformers has no such model.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"--out={out} holds files: name a new or empty folder")
+    tokenizer_file = folder / TOKENIZER_FILE
+    if layout == OWN_FORMAT:
+        use = _write_own(run, out)
+        if tokenizer_file.exists():
+            (out / TOKENIZER_FILE).write_bytes(tokenizer_file.read_bytes())
+    else:
+        use = _write_transformers(run, out)
+        if tokenizer_file.exists():
+            _write_tokenizer(tokenizer_file, out, run.task.max_length)
+    (out / CARD_FILE).write_text(make_card(run, use))
+
+
+def _is_classifier(run: TrainedRun) -> bool:
+    return run.config.objective.name == "classification"
+
+
+def _write_own(run: TrainedRun, out: Path) -> str:
+    """Writes the files of a run, and returns code that uses them."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_weights_file(out / WEIGHTS_FILE, run.weights)
+    config = run.config.to_mapping()
+    config[WEIGHTS_SHA256] = weights_sha256(run.weights)
+    write_json(out / CONFIG_FILE, config)
+    if run.result is not None:
+        write_json(out / RESULT_FILE, run.result)
+    return f"{OWN_USE}\n{LABELS}" if _is_classifier(run) else OWN_USE
+
+
+def _write_transformers(run: TrainedRun, out: Path) -> str:
+    """Writes the files of transformers, and returns code that uses them."""
+    try:
+        name = save_pretrained(
+            out,
+            run.model,
+            make_encoder_config(run.config, run.task),
+            class_names=run.task.class_names,
+            pad_token_id=run.task.special_tokens[0] if run.task.special_tokens else 0,
+        )
+    except PretrainedError as error:
+        raise ConfigError(
+            f"--format=transformers: {error}; without this flag the folder is for "
+            "load_run"
+        ) from error
+    return TRANSFORMERS_USE.format(name=name)
+
+
+def _write_tokenizer(file: epath.Path, out: Path, max_length: int) -> None:
+    """Writes the tokenizer so that transformers makes the rows that tasks make."""
+    tokenizer = Tokenizer.from_buffer(file.read_bytes())
+    vocabulary = Vocabulary(str(file))
+    pad, unk, cls, sep, mask = map(tokenizer.id_to_token, vocabulary.special)
+    if tokenizer.post_processor is None:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{cls} $A {sep}",
+            pair=f"{cls} $A {sep} $B:1 {sep}:1",
+            special_tokens=[(cls, vocabulary.cls), (sep, vocabulary.sep)],
+        )
+    (out / TOKENIZER_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "pad_token": pad,
+        "unk_token": unk,
+        "cls_token": cls,
+        "sep_token": sep,
+        "mask_token": mask,
+    }
+    write_json(out / "tokenizer_config.json", settings)
+
+
+def make_card(run: TrainedRun, use: str) -> str:
+    """Returns the model card of a run: what it is, its scores, and where it is from.
+
+    Args:
+      run: the run.
+      use: code that uses its folder.
+    """
+    config = run.config
+    task = run.task
+    facts = [
+        f"- Task: {task.name}. {task.description}",
+        f"- Model: {config.attention}, {run.experiment.num_params:,} parameters, at "
+        f"most {task.max_length:,} tokens",
+        f"- Weights: sha256 {weights_sha256(run.weights)}",
+    ]
+    if _is_classifier(run):
+        names = markdown.escape(", ".join(task.class_names))
+        facts.append(f"- Classes: {names}")
+    if config.load:
+        facts.append(f"- Modules that it needs: {', '.join(config.load)}")
+
+    lines = [*facts, *_describe_training(run.result), "", "## Use", ""]
+    lines += ["```python", use, "```"]
+    head = ["---", "library_name: nystromformer-jax", "---", ""]
+    title = f"# {task.name} with {config.attention}"
+    return "\n".join([*head, title, "", *lines]) + "\n"
+
+
+def _describe_training(result: dict[str, Any] | None) -> list[str]:
+    """The data, the origin and the scores of a finished run."""
+    if result is None:
+        return ["- Not trained to an end here: imported, or of a run that goes on"]
+    lines = [
+        f"- Data, {split}: sha256 {x}" for split, x in result["data_sha256"].items()
+    ]
+    origin = {name: result[name] for name in ORIGIN}
+    return [
+        *lines,
+        *markdown.format_origin(origin),
+        "",
+        "## Scores, beside those of fixed rules",
+        "",
+        "```text",
+        summarize(result),
+        "```",
+    ]

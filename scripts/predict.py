@@ -1,0 +1,190 @@
+"""Classifies texts by the best weights of a run.
+
+    python scripts/predict.py --workdir=DIR --input=texts.csv > classes.csv
+    echo "[MAX 3 [MIN 8 5 ] ]" | python scripts/predict.py --workdir=DIR
+
+FILE is a CSV file whose first line names the columns, a JSONL file with an object a
+line, or has a text a line; its ending says which, or --reads. --columns names the
+column of the texts, of which an example may have two. What comes out is CSV, or JSONL
+if that came in, or as --writes says. It has for each text, in order, the number of its
+class (label), the name of the class and its probability. Stderr says how many texts
+were empty or cut.
+"""
+
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+
+import contextlib
+import csv
+import io
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from lra_tasks.errors import DataError
+from lra_tasks.task import Task
+from nystromformer.errors import ConfigError
+from nystromformer.experiments import cli
+from nystromformer.experiments.trained_run import Prediction, TrainedRun, load_run
+
+# By the ending of FILE; all others have a text a line.
+KIND_OF_ENDING = {".csv": "csv", ".jsonl": "jsonl"}
+OUTPUT_COLUMNS = ("label", "class_name", "probability")
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
+_INPUT = flags.DEFINE_string("input", "-", "file of texts; -: what is piped in")
+_COLUMNS = flags.DEFINE_list("columns", None, "of the texts in CSV or JSONL")
+_READS = flags.DEFINE_enum("reads", None, ["csv", "jsonl", "lines"], "what FILE is")
+_WRITES = flags.DEFINE_enum("writes", None, ["csv", "jsonl"], "what comes out")
+
+
+def main() -> None:
+    """Reads the texts, and prints their classes."""
+    run = load_run(str(_WORKDIR.value))
+    check_classifies_texts(run)
+    kind = _READS.value or KIND_OF_ENDING.get(Path(_INPUT.value).suffix, "lines")
+    examples = read_examples(kind, run.task)
+    num_empty = sum(not "".join(texts).strip() for texts in examples)
+    if num_empty:
+        note(f"{num_empty:,} of {len(examples):,} texts are empty")
+
+    kind_of_output = _WRITES.value or ("jsonl" if kind == "jsonl" else "csv")
+    write_prediction(predict(run, examples), kind_of_output)
+
+
+def check_classifies_texts(run: TrainedRun) -> None:
+    """Raises ConfigError unless a run gives each text a class."""
+    try:
+        run.check_has_classes()
+    except ValueError as error:
+        raise ConfigError(f"{_WORKDIR.value}: {error}") from error
+    if run.task.num_labels:
+        raise ConfigError(
+            f"{run.task.name} labels the tokens of a text, not the text: use load_run"
+        )
+
+
+def read_examples(kind: str, task: Task) -> list[tuple[str, ...]]:
+    """Reads the texts of each example.
+
+    Raises:
+      DataError: for a file that is not of that kind, or not UTF-8.
+      ConfigError: for another number of columns than an example has texts.
+    """
+    num_texts = max(task.num_inputs, task.num_texts)
+    columns = [getattr(task, "text_column", "text")]
+    if _COLUMNS.value:
+        columns = _COLUMNS.value
+    if len(columns) != num_texts or (num_texts == 2 and kind == "lines"):
+        raise ConfigError(
+            f"an example of {task.name} has {num_texts} texts: name as many columns of "
+            "a CSV or JSONL file, as in --columns=FIRST,SECOND"
+        )
+    try:
+        return [tuple(texts) for texts in READERS[kind](read_input(), columns)]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{_INPUT.value} is not UTF-8 text ({error.reason})") from None
+
+
+def read_input() -> str:
+    """Returns the whole input."""
+    if _INPUT.value == "-":
+        content = sys.stdin.buffer.read()
+    else:
+        content = Path(_INPUT.value).expanduser().read_bytes()
+    return content.decode("utf-8-sig")
+
+
+def read_lines(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
+    """Yields each line as the text of an example."""
+    for line in io.StringIO(content):
+        yield [line]
+
+
+def read_csv(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
+    """Yields the columns of each line that is not blank."""
+    csv.field_size_limit(sys.maxsize)  # A text may be long.
+    reader = csv.DictReader(io.StringIO(content, newline=""), strict=True)
+    missing = set(columns) - set(reader.fieldnames or ())
+    if missing:
+        raise DataError(
+            f"{_INPUT.value} has no column {', '.join(sorted(missing))}: its first "
+            "line names the columns; --columns names those of the texts, and "
+            "--reads=lines takes a text a line"
+        )
+    try:
+        for row in reader:
+            yield [row[column] or "" for column in columns]
+    except csv.Error as error:
+        number = reader.reader.line_num
+        raise DataError(f"{_INPUT.value}, line {number}: {error}") from None
+
+
+def read_jsonl(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
+    """Yields the texts of each object."""
+    for number, line in enumerate(io.StringIO(content), start=1):
+        if not line.strip():
+            continue
+        texts: list[Any] = []
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            texts = [json.loads(line)[column] for column in columns]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise DataError(
+                f"{_INPUT.value}, line {number} is no JSON object with a text for "
+                f"{' and '.join(columns)}: --columns names the keys of the texts"
+            )
+        yield texts
+
+
+READERS = {"csv": read_csv, "jsonl": read_jsonl, "lines": read_lines}
+
+
+def predict(run: TrainedRun, examples: Sequence[tuple[str, ...]]) -> Prediction | None:
+    """Returns the classes of examples, None without any; notes how many were cut."""
+    if not examples:
+        return None
+    inputs: list[Any] = list(examples)
+    if len(examples[0]) == 1:
+        inputs = [text for (text,) in examples]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        prediction = run.predict(inputs)
+    for warning in caught:
+        note(str(warning.message))
+    return prediction
+
+
+def write_prediction(prediction: Prediction | None, kind: str) -> None:
+    """Prints a line for each example: the number of its class, its name, how likely."""
+    rows = []
+    if prediction is not None:
+        for label, name, probabilities in zip(
+            prediction.classes.tolist(),
+            prediction.labels.tolist(),
+            prediction.probabilities,
+            strict=True,
+        ):
+            rows.append((label, name, round(float(probabilities[label]), 6)))
+
+    if kind == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(OUTPUT_COLUMNS)
+        writer.writerows(rows)
+        return
+    for row in rows:
+        print(json.dumps(dict(zip(OUTPUT_COLUMNS, row, strict=True))))
+
+
+def note(text: str) -> None:
+    """Prints what a person should know, and no program reads."""
+    print(f"note: {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    cli.run(main)
