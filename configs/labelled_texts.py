@@ -1,17 +1,18 @@
 r"""Labelled texts of your own: train.csv with the columns text and label.
 
     python scripts/train.py --config=configs/labelled_texts.py:nystrom --workdir=DIR \
-        --config.task.source_dir=FOLDER --config.task.labels=ham,spam
+        --config.task.source_dir=FOLDER
 
 FOLDER holds train.csv or train.tsv and, if there are, validation and test. A tenth of
 train is drawn for test if it is not there, then a tenth of the rest for validation.
+The classes are found in train; `--config.task.labels=ham,spam` gives their order.
 The model is Text's; the rate and the number of steps are ours: with many examples take
 more steps. `:nystrom,quick` is for two CPU cores. Tokens are bytes.
 
 `:nystrom,subwords` is fine-tuned from a run of `configs/corpus.py`, on its sub-words:
 
     python scripts/train.py --config=configs/labelled_texts.py:nystrom,subwords \
-        --config.task.source_dir=FOLDER --config.task.labels=ham,spam --workdir=DIR \
+        --config.task.source_dir=FOLDER --workdir=DIR \
         --config.train.init_from=PRETRAINED \
         --config.task.tokenizer=PRETRAINED/tokenizer.json
 

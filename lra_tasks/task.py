@@ -89,6 +89,9 @@ class Task:
     # The processes that make the data. None, an option's default, is one here and in
     # training as many as there are cores.
     num_workers: ClassVar[int | None] = 1
+    # Options that a task finds in its source files where they are None. A run keeps them
+    # in its config, so that its model needs no data.
+    found_options: ClassVar[tuple[str, ...]] = ()
     # Names of functions that change examples of train and keep their labels.
     augmentations: ClassVar[tuple[str, ...]] = ()
 
