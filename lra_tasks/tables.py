@@ -79,7 +79,7 @@ def find_classes(path: Path, texts: Sequence[str], label: str) -> list[str]:
     if len(classes) > max(2, len(labels) // 2):
         raise DataError(
             f"{path}: the column {label} has {len(classes):,} different labels in "
-            f"{len(labels):,} lines: name the column of the classes as label_column"
+            f"{len(labels):,} lines: name a column of classes"
         )
     if all(name.isdecimal() for name in classes):
         classes.sort(key=int)
