@@ -1,7 +1,5 @@
 """LabelledTexts: tables of a user's own texts, to classify."""
 
-import csv
-import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ import numpy as np
 
 from lra_tasks.errors import DataError
 from lra_tasks.split import SPLITS, Split
-from lra_tasks.tables import find_classes, read_table
+from lra_tasks.tables import find_classes, join_names, read_table, split_names
 from lra_tasks.text import TextTask
 
 NO_SOURCE = "source_dir must name the folder that has train.csv or train.tsv"
@@ -157,19 +155,6 @@ class LabelledTexts(TextTask):
         )
         ordered_files = {split: files[split] for split in SPLITS if split in files}
         return ordered_files, unread_files
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Writes names as a line of a CSV, in which a name may have commas."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(names)
-    return line.getvalue()
-
-
-def split_names(line: str) -> list[str]:
-    """Reads what `join_names` writes, each name once; blanks around it are left out."""
-    [names] = csv.reader([line], skipinitialspace=True)
-    return list(dict.fromkeys(name.strip() for name in names))
 
 
 def _round_up(length: int) -> int:

@@ -1,4 +1,4 @@
-"""Tables of labelled texts: CSV files, and TSV files without quoting."""
+"""Tables of labelled texts: CSV files, TSV files without quoting; names in a line."""
 
 import csv
 import io
@@ -84,6 +84,19 @@ def find_classes(path: Path, texts: Sequence[str], label: str) -> list[str]:
     if all(name.isdecimal() for name in classes):
         classes.sort(key=int)
     return classes
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Writes names as a line of a CSV, in which a name may have commas."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
+
+
+def split_names(line: str) -> list[str]:
+    """Reads what `join_names` writes, each name once; blanks around it are left out."""
+    [names] = csv.reader([line], skipinitialspace=True)
+    return list(dict.fromkeys(name.strip() for name in names))
 
 
 def _read_rows(

@@ -89,8 +89,8 @@ class Task:
     # The processes that make the data. None, an option's default, is one here and in
     # training as many as there are cores.
     num_workers: ClassVar[int | None] = 1
-    # Options that a task finds in its source files where they are None. A run keeps them
-    # in its config, so that its model needs no data.
+    # Options that a task finds, in its source files or by other options, where they are
+    # None or 0. A run keeps them in its config, so that its model needs no data.
     found_options: ClassVar[tuple[str, ...]] = ()
     # Names of functions that change examples of train and keep their labels.
     augmentations: ClassVar[tuple[str, ...]] = ()
@@ -348,6 +348,7 @@ TASKS: dict[str, str | type[Task]] = {
     "corpus": "lra_tasks.corpus:Corpus",
     "glue": "lra_tasks.glue:Glue",
     "labelled_texts": "lra_tasks.labelled_texts:LabelledTexts",
+    "pictures": "lra_tasks.pictures:Pictures",
     "recall": "lra_tasks.recall:Recall",
 }
 

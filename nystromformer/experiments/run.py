@@ -349,9 +349,9 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
         settings["train.num_steps"] = saved_settings["train.num_steps"]
     defaults = default_settings(saved_config.task.name, saved_config.attention.name)
     for option in task_class(saved_config.task.name).found_options:
-        # Where it is None the task finds it, and the saved run knows what it found.
+        # Where it is left out the task finds it, and the saved run knows what it found.
         key = f"task.{option}"
-        if settings.get(key) is None:
+        if not settings.get(key):
             settings[key] = saved_settings.get(key)
     for key in saved_settings | settings:
         saved_value = saved_settings.get(key, defaults.get(key))
