@@ -22,6 +22,7 @@ def labelled_csv(num_lines):
 
 
 TRAIN = labelled_csv(90)
+BYTES = "0 padding, then the 256 bytes: 1 + byte"
 TSV = b'label\ttext\nspam\tHe said "no\nham\tyes, \n'
 
 
@@ -143,6 +144,8 @@ def test_labelled_texts_takes_files_of_validation_and_test(
     task = labelled(tmp_path, tokenizer=tokenizer)
     splits = load_all(task, tmp_path / "data")
     assert [split.num_examples for split in splits] == [90, 1, 2]
+    names = "0 [PAD], 1 [UNK], 2 [CLS], 3 [SEP], 4 [MASK], then the 256 bytes: 5 + byte"
+    assert task.token_ids == (names if tokenizer else BYTES)
     test = splits[2]
     assert test.labels.tolist() == [1, 0]
     assert test.inputs.dtype == dtype
