@@ -1,7 +1,7 @@
 """Recall: splits, records, floors, texts and options."""
 
-from dataclasses import re
-import asdict, replace
+import re
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
