@@ -70,6 +70,7 @@ HELD_OUT = 0.2  # of the groups of each class for test, then of the rest for val
 # The mean squared weights of the logistic regression count this much.
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)
 LENGTH_BUCKETS = 4  # A bag is padded to the next of as many lengths.
+MADE_BAGS = 160
 
 
 def make_config(input_dim: int) -> EncoderConfig:
@@ -761,7 +762,7 @@ def draw(weights: np.ndarray, coords: np.ndarray, path: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Writes 160 bags of 300 to 1,200 vectors of 16 numbers, two of each patient.
+    """Writes MADE_BAGS bags of 300 to 1,200 vectors of 16 numbers, two of each patient.
 
     One spot of the image, 5 % of it, differs along a direction that depends on the
     label. Each bag has an offset of its own, as slides differ in their stain, which
@@ -775,7 +776,7 @@ def make_folder(folder: Path) -> None:
     (folder / "new").mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     lines = []
-    for number in range(160):
+    for number in range(MADE_BAGS):
         label = int(number % 5 < 2)
         _write_made_bag(rng, label, folder / f"slide{number:03}.npz")
         lines.append([f"slide{number:03}", "tumour" if label else "normal"])
