@@ -210,7 +210,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def _read_h5(path: Path) -> dict[str, np.ndarray]:
     try:
-        import h5py
+        import h5py  # pyright: ignore[reportMissingImports] - it is optional
     except ImportError as error:
         raise DataError(
             f"{path} needs h5py: pip install h5py, or save the bags as .npz"
@@ -276,7 +276,9 @@ def read_folder(folder: Path, seed: int) -> tuple[list[Bag], list[str]]:
         raise DataError(f"{table} names the bag {repeated[0]} twice: remove a line")
     paths = _find_files(folder, names)
     # A bag without a group is a group of its own.
-    groups = [line.get("group") or name for line, name in zip(lines, names, strict=True)]
+    groups = [
+        line.get("group") or name for line, name in zip(lines, names, strict=True)
+    ]
     given_splits = [line.get("split", "").strip() for line in lines]
     splits = draw_splits(groups, labels, given_splits, seed)
 
@@ -492,7 +494,7 @@ def _train_and_test(
         functools.partial(
             make_model, config, mean=np.float32(mean), deviation=np.float32(deviation)
         ),
-        WeightedClasses(np.float32(class_weights)),
+        WeightedClasses(class_weights.astype(np.float32)),
         make_optimizer(optimizer_config, train_config.num_steps),
         grad_accum_steps=train_config.grad_accum_steps,
         length_buckets=train_config.length_buckets,
@@ -603,7 +605,10 @@ def test_floors(
         labels[name] = np.array([bag.label for bag in bags])
     center = means["train"].mean(0)
     scale = np.maximum(means["train"].std(0), 1e-8)
-    x = {name: np.float32((rows - center) / scale) for name, rows in means.items()}
+    x = {
+        name: ((rows - center) / scale).astype(np.float32)
+        for name, rows in means.items()
+    }
 
     majority = np.bincount(labels["train"]).argmax()
     always = np.tile(np.eye(num_classes)[majority], (len(labels["test"]), 1))
@@ -725,7 +730,7 @@ def weights_of_cls(model: BagClassifier, features: np.ndarray) -> np.ndarray:
 
 
 def write_weights(weights: np.ndarray, coords: np.ndarray | None, path: Path) -> None:
-    """Writes a line for each vector: its number, its place if it has one, its weight."""
+    """Writes a line for each vector: its number, its place if known, its weight."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         places = np.empty((len(weights), 0)) if coords is None else coords

@@ -119,9 +119,7 @@ class Pictures(Task):
                 picture = picture.convert("RGB")
         except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:
             raise DataError(f"{path} cannot be read as a picture: {error}") from error
-        resized = picture.resize(
-            (self.size, self.size), PIL.Image.Resampling.BILINEAR
-        )
+        resized = picture.resize((self.size, self.size), PIL.Image.Resampling.BILINEAR)
         rgb = np.asarray(resized)
         return rgb if self.colour == "rgb" else to_grey(rgb.transpose(2, 0, 1)[None])[0]
 

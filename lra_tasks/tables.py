@@ -99,9 +99,7 @@ def split_names(line: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in names))
 
 
-def _read_rows(
-    path: Path, columns: Sequence[str]
-) -> tuple[list[dict[str, str]], int]:
+def _read_rows(path: Path, columns: Sequence[str]) -> tuple[list[dict[str, str]], int]:
     """Reads the lines that have the columns.
 
     Returns the fields of each, by the names of all columns, and the number of all

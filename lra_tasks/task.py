@@ -186,7 +186,9 @@ class Task:
             names = ", ".join(f"{i} {name}" for i, name in enumerate(SPECIAL))
             return f"{names}, then the 256 bytes: 5 + byte"
         if self.tokenizer is not None:
-            return f"sub-words of {TOKENIZER_FILE}, which lies beside the data or the run"
+            return (
+                f"sub-words of {TOKENIZER_FILE}, which lies beside the data or the run"
+            )
         if not self.zero_is_padding:
             return "intensities, 0 is black"
         return f"0 padding, 1 to {self.vocab_size - 1} tokens"

@@ -85,7 +85,7 @@ def arrays(folder):
     inputs = rng.integers(1, 21, (100, 9))
     lengths = rng.integers(1, 10, 100)
     inputs[np.arange(9) >= lengths[:, None]] = 0
-    file = {"inputs": inputs, "lengths": lengths, "labels": inputs[:, 0] % 2}
+    file: dict = {"inputs": inputs, "lengths": lengths, "labels": inputs[:, 0] % 2}
     np.savez(folder / "FOLDER/train.npz", **file)
     np.savez(folder / "FOLDER/test.npz", **{key: x[:10] for key, x in file.items()})
     return inputs, lengths

@@ -102,7 +102,9 @@ def test_check_workdir_takes_a_sweeps_config_whose_classes_the_run_has_found(tmp
     write_json(workdir / CONFIG_FILE, config.to_mapping())
     check_workdir(workdir, make_config(task="labelled_texts"))
     changed = make_config(task="labelled_texts", task__labels="ham,egg")
-    with pytest.raises(ConfigError, match="task.labels is 'ham,spam' there, 'ham,egg'"):
+    with pytest.raises(
+        ConfigError, match=r"task\.labels is 'ham,spam' there, 'ham,egg'"
+    ):
         check_workdir(workdir, changed)
 
 

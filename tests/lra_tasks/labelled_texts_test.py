@@ -1,6 +1,7 @@
 """A user's own tables of labelled texts: which files are read, and as what."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ BYTES = "0 padding, then the 256 bytes: 1 + byte"
 TSV = b'label\ttext\nspam\tHe said "no\nham\tyes, \n'
 
 
-def labelled(folder, max_length=32, **options):
+def labelled(folder, max_length=32, **options) -> Any:
     return get_task(
         "labelled_texts", source_dir=str(folder), max_length=max_length, **options
     )
@@ -57,7 +58,7 @@ def test_labelled_texts_finds_the_classes_of_train(tmp_path, labels, names):
     task = labelled(tmp_path)
     assert task.class_names == names
     task.load("train", tmp_path / "data")
-    info = tfds.builder_from_directory(task.folder(tmp_path / "data")).info
+    info: Any = tfds.builder_from_directory(task.folder(tmp_path / "data")).info
     assert info.features["label"].names == names
     # A run is read where its data are not.
     elsewhere = get_task("labelled_texts", labels=task.labels)
@@ -74,7 +75,10 @@ def test_labelled_texts_takes_classes_in_the_order_that_is_given(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["one,ham", "two,ham"], "labels must be two or more, as 'ham,spam', not 'ham'"),
+        (
+            ["one,ham", "two,ham"],
+            "labels must be two or more, as 'ham,spam', not 'ham'",
+        ),
         (["one,ham", "two,"], "train.csv has 1 lines without a label: fill them in"),
         ([f"a,{i}.5" for i in range(9)], "label has 9 different labels in 9 lines: n"),
     ],

@@ -1,5 +1,7 @@
 """A user's own pictures in folders: which are read, and as what."""
 
+from typing import Any
+
 import numpy as np
 import PIL.Image
 import pytest
@@ -10,7 +12,7 @@ from lra_tasks.task import get_task
 from tests.lra_tasks.splits import load_all
 
 
-def pictures(folder, **options):
+def pictures(folder, **options) -> Any:
     return get_task("pictures", source_dir=str(folder), **options)
 
 
@@ -39,7 +41,7 @@ def test_pictures_are_resized_and_named_after_their_folders(folder):
     for split in splits:
         assert split.inputs.shape[1] == 16
         np.testing.assert_array_equal(split.labels, split.inputs.mean(1) > 125)
-    builder = tfds.builder_from_directory(task.folder(folder.parent / "data"))
+    builder: Any = tfds.builder_from_directory(task.folder(folder.parent / "data"))
     assert builder.info.features["label"].names == task.class_names
     # A run is read where its pictures are not.
     elsewhere = get_task("pictures", size=4, labels=task.labels)
@@ -107,9 +109,9 @@ def keep_one_class(folder):
     ("change", "options", "message"),
     [
         (break_off, {}, r"dark/3\.png cannot be read as a picture: .*truncated"),
-        (write_16_bits, {}, r"dark/3\.png has the mode I;16: save it with 8 bits a ch"),
+        (write_16_bits, {}, r"dark/3\.png has the mode I;16: save it with"),
         (keep_one_class, {}, "two classes are needed, .*; there is 'dark'"),
-        (lambda folder: None, {"labels": "dark,light"}, "is in none of the classes dar"),
+        (lambda folder: None, {"labels": "dark,light"}, "is in none of the classes"),
         (lambda folder: None, {"max_length": 9}, "max_length must be 1,024, all inten"),
     ],
 )
@@ -120,7 +122,7 @@ def test_pictures_that_cannot_be_read_are_one_line(folder, change, options, mess
 
 
 def test_a_folder_without_pictures_is_named(tmp_path):
-    with pytest.raises(DataError, match=f"a folder of pictures a class; {tmp_path} has"):
+    with pytest.raises(DataError, match=f"of pictures a class; {tmp_path} has"):
         pictures(tmp_path)
     with pytest.raises(DataError, match="source_dir must name the folder"):
         get_task("pictures").load("train", tmp_path)

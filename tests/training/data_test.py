@@ -71,7 +71,7 @@ def test_train_example_ids_are_the_same_on_every_machine():
 def test_from_split_rejects_what_is_neither_ids_nor_features(inputs):
     ones = np.ones(3, np.int32)
     split = SimpleNamespace(inputs=inputs, lengths=ones, labels=ones, pairs=None)
-    with pytest.raises(ConfigError, match=rf"token ids.*feature vectors.*{inputs.dtype}"):
+    with pytest.raises(ConfigError, match=rf"ids.*feature vectors.*{inputs.dtype}"):
         HostSplit.from_split(split)
 
 
@@ -152,6 +152,7 @@ def test_chunk_of_features_has_them_as_they_are_and_is_cut_along_the_length(
     batch = chunk.rows.take(chunk.places[0], jnp.ones(2), length=2)
     np.testing.assert_array_equal(batch.inputs, features[[2, 1], :2])
     assert batch.inputs.dtype == np.float16
+    assert batch.mask is not None
     np.testing.assert_array_equal(batch.mask, [[1, 1], [1, 0]])
     by_length = eval_batches(split, batch_size=2, length_buckets=3)
     assert [batches.length for batches in by_length] == [2, 3]
