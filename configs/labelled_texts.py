@@ -1,10 +1,11 @@
 r"""Labelled texts of your own: train.csv with the columns text and label.
 
     python scripts/train.py --config=configs/labelled_texts.py:nystrom --workdir=DIR \
-        --config.task.source_dir=FOLDER --config.task.labels=ham,spam
+        --config.task.source_dir=FOLDER
 
 FOLDER holds train.csv or train.tsv and, if there are, validation and test. A tenth of
 train is drawn for test if it is not there, then a tenth of the rest for validation.
+The classes are found in train; `--config.task.labels=ham,spam` gives their order.
 The model is Text's; the rate and the number of steps are ours: with many examples take
 more steps. `:nystrom,quick` is for two CPU cores. Tokens are bytes.
 
@@ -12,7 +13,7 @@ more steps. `:nystrom,quick` is for two CPU cores. Tokens are bytes.
 weights, on its sub-words and with its sizes:
 
     python scripts/train.py --config=configs/labelled_texts.py:nystrom,subwords \
-        --config.task.source_dir=FOLDER --config.task.labels=ham,spam --workdir=DIR \
+        --config.task.source_dir=FOLDER --workdir=DIR \
         --config.train.init_from=PRETRAINED
 
 `:nystrom,quick,subwords` goes on from a quick run. Both take four epochs, however many

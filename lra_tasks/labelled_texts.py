@@ -10,8 +10,13 @@ import numpy as np
 
 from lra_tasks.errors import DataError
 from lra_tasks.split import SPLITS, Split
-from lra_tasks.tables import read_table
+from lra_tasks.tables import find_classes, join_names, read_table, split_names
 from lra_tasks.text import TextTask
+
+NO_SOURCE = "source_dir must name the folder that has train.csv or train.tsv"
+# It is worth a word if more than this share of texts is cut, or of a batch is padding.
+MUCH_CUT = 0.05
+MUCH_PADDING = 0.5
 
 # Names that people give to the validation split; such a file is not read.
 OTHER_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
@@ -24,14 +29,16 @@ class LabelledTexts(TextTask):
     The first line names the columns, among them `text_column` and `label_column`. Only
     a CSV file may quote its fields. If test has no file, a tenth of train is drawn for
     it with `seed`; then, if validation has none, a tenth of the rest. `labels` are the
-    classes as the files have them, divided by commas: "ham,spam".
+    classes as the files have them, written as a line of a CSV: "ham,spam". None: they
+    are those of train.
     """
 
     name: ClassVar[str] = "labelled_texts"
     data_version: ClassVar[str] = "1.2.0"
     description: ClassVar[str] = "Texts of one's own to classify."
     files: ClassVar[str] = "*.[ct]sv"
-    labels: str = "0,1"
+    found_options: ClassVar[tuple[str, ...]] = ("labels",)
+    labels: str | None = None
     text_column: str = "text"
     label_column: str = "label"
     max_length: int = 1024
@@ -39,15 +46,26 @@ class LabelledTexts(TextTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # They are found at once, since the model's size depends on their number.
+        if self.labels is None and self.source_dir is not None:
+            self._derive("labels", self._find_labels())
         self.require(
-            self.num_classes >= 2,
+            self.labels is None or self.num_classes >= 2,
             f"labels must be two or more, as 'ham,spam', not {self.labels!r}",
         )
 
+    def _find_labels(self) -> str:
+        """The classes of train, as `labels` has them."""
+        files, _ = self._find_files()
+        classes = find_classes(
+            files["train"], texts=[self.text_column], label=self.label_column
+        )
+        return join_names(classes)
+
     @property
     def label_names(self) -> list[str]:
-        names = [name.strip() for name in self.labels.split(",")]
-        return list(dict.fromkeys(names))
+        self.require(self.labels is not None, NO_SOURCE)
+        return split_names(self.labels or "")
 
     @property
     def num_classes(self) -> int:
@@ -58,34 +76,71 @@ class LabelledTexts(TextTask):
         return super().encode([text.strip() for text in texts])
 
     def make_splits(self, source: Path) -> dict[str, Split]:
+        files, unread_files = self._find_files()
+        for path in unread_files:
+            print(f"{path} is not read: it is named for no split", file=sys.stderr)
         splits = {}
-        for name, file in self._find_files().items():
+        for name, file in files.items():
             rows, labels = read_table(
                 file,
                 texts=[self.text_column],
                 label=self.label_column,
                 classes=self.label_names,
             )
-            num_empty = sum(not text.strip() for (text,) in rows)
+            texts = [text.strip() for (text,) in rows]
+            num_empty = texts.count("")
             self.require(
                 num_empty == 0,
                 f"{file} has {num_empty:,} empty texts: remove these lines",
             )
-            splits[name] = self.encode_split([text for (text,) in rows], labels)
+            if name == "train" and texts:
+                print(self.describe_lengths(texts), file=sys.stderr)
+            splits[name] = self.encode_split(texts, labels)
         return splits
 
-    def _find_files(self) -> dict[str, Path]:
-        """Finds the file of each split; prints the tables that are not read."""
-        self.require(
-            self.source_dir is not None,
-            "source_dir must name the folder that has train.csv or train.tsv",
+    def describe_lengths(self, texts: Sequence[str]) -> str:
+        """Says how long texts are and, if max_length does not fit them, which does."""
+        if self.vocabulary is None:
+            unit = "bytes"
+            lengths = np.array([len(text.encode(errors="replace")) for text in texts])
+        else:
+            unit = "tokens, [CLS] and [SEP] among them"
+            lengths = np.array([2 + len(ids) for ids in self.vocabulary.encode(texts)])
+        median, most, longest = np.percentile(
+            lengths, [50, 95, 100], method="inverted_cdf"
         )
+        text = (
+            f"{self.name}: half of the texts of train have up to {median:,} {unit}, "
+            f"95 % up to {most:,}, the longest {longest:,}"
+        )
+        if self.num_bytes is not None:
+            return text  # They are cut on purpose.
+
+        share_cut = np.mean(lengths > self.max_length)
+        padding = 1 - np.mean(np.minimum(lengths, self.max_length)) / self.max_length
+        if share_cut > MUCH_CUT:
+            text += (
+                f"; max_length={self.max_length} cuts {share_cut:.0%} of them, "
+                f"--config.task.max_length={_round_up(most)} would cut 5 % at most"
+            )
+        elif padding > MUCH_PADDING and _round_up(most) < self.max_length:
+            text += (
+                f"; max_length={self.max_length} makes {padding:.0%} of a batch "
+                f"padding, --config.task.max_length={_round_up(most)} holds 95 % of "
+                "the texts in less time"
+            )
+        return text
+
+    def _find_files(self) -> tuple[dict[str, Path], list[Path]]:
+        """Finds the file of each split, and the tables that are not read."""
+        self.require(self.source_dir is not None, NO_SOURCE)
         files: dict[str, Path] = {}
+        unread_files = []
         for path in sorted(self.source_files()):
             name = path.stem.lower()
             split = OTHER_NAMES.get(name, name)
             if split not in SPLITS:
-                print(f"{path} is not read: it is named for no split", file=sys.stderr)
+                unread_files.append(path)
             elif path.stem != split:
                 raise DataError(
                     f"{path} is not read: name it {split}{path.suffix}, or remove it"
@@ -98,4 +153,10 @@ class LabelledTexts(TextTask):
             "train" in files,
             f"source_dir ({self.source_dir}) must hold train.csv or train.tsv",
         )
-        return {split: files[split] for split in SPLITS if split in files}
+        ordered_files = {split: files[split] for split in SPLITS if split in files}
+        return ordered_files, unread_files
+
+
+def _round_up(length: int) -> int:
+    """The next length that 8 divides, a round number for a user."""
+    return -(-int(length) // 8) * 8

@@ -111,6 +111,10 @@ class ListOps(Task):
             return key
         return {name: key[name] for name in ("max_length", "source_dir")}
 
+    @property
+    def token_ids(self) -> str:
+        return ", ".join(f"{i} {name}" for i, name in enumerate(VOCABULARY))
+
     def make_splits(self, source: Path) -> dict[str, Split]:
         if self.source_dir:
             return {

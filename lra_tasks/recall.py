@@ -108,6 +108,13 @@ class Recall(Task):
         return self.first_value + self.num_values
 
     @property
+    def token_ids(self) -> str:
+        return (
+            f"0 padding, keys from {FIRST_KEY}, values from {self.first_value}, "
+            f"distractors from {self.first_distractor}"
+        )
+
+    @property
     def words(self) -> list[str]:
         """The names of all ids, in their order: <pad> k0 … v0 … d0 …."""
         keys = [f"k{i}" for i in range(self.num_keys)]

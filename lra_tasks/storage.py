@@ -65,7 +65,11 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
             homepage=self.task.homepage,
             citation=self.task.citation,
             features=tfds.features.FeaturesDict(_features(self.task)),
-            metadata=tfds.core.MetadataDict(options=dataclasses.asdict(self.task)),
+            metadata=tfds.core.MetadataDict(
+                options=dataclasses.asdict(self.task),
+                vocab_size=self.task.vocab_size,
+                token_ids=self.task.token_ids,
+            ),
         )
         # TFDS would ask a server for it.
         setattr(info, "initialize_from_bucket", lambda: None)  # noqa: B010

@@ -1,4 +1,4 @@
-"""Tables of labelled texts: CSV files, and TSV files without quoting."""
+"""Tables of labelled texts: CSV files, TSV files without quoting; names in a line."""
 
 import csv
 import io
@@ -8,6 +8,8 @@ from pathlib import Path
 
 from lra_tasks.errors import DataError
 
+# So many different labels are no mistake, however few lines there are.
+FEW_CLASSES = 20
 # The texts of each line, and the label of each.
 Table = tuple[list[tuple[str, ...]], list[int]]
 
@@ -33,7 +35,14 @@ def read_table(
       DataError: if a column is missing, a line of a CSV has too many columns or wrong
         quotes, a label is none of the classes, or the file is not UTF-8.
     """
-    rows = _read_rows(path, columns=[*texts, label])
+    rows, num_lines = _read_rows(path, columns=[*texts, label])
+    num_left_out = num_lines - len(rows)
+    if num_left_out:
+        print(
+            f"{path}: {num_left_out:,} of {num_lines:,} lines lack a column or have "
+            "too many: left out",
+            file=sys.stderr,
+        )
     labels = [row[label].strip() for row in rows]
     unknown = set(labels) - set(classes)
     if unknown:
@@ -48,8 +57,56 @@ def read_table(
     )
 
 
-def _read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """The fields of each line that has the columns, by the names of all columns."""
+def find_classes(path: Path, texts: Sequence[str], label: str) -> list[str]:
+    """Finds the labels of a file, numbers by their size and other words sorted.
+
+    Args:
+      path: the file, as `read_table` takes it.
+      texts: the columns of the texts; a line without them is left out.
+      label: the column of the label.
+
+    Raises:
+      DataError: as in `read_table`, for a line without a label, and where most labels
+        occur once, as they do in a column of something else.
+    """
+    rows, _ = _read_rows(path, columns=[*texts, label])
+    labels = [row[label].strip() for row in rows]
+    num_empty = labels.count("")
+    if num_empty:
+        raise DataError(
+            f"{path} has {num_empty:,} lines without a label: fill them in, or remove "
+            "these lines"
+        )
+    classes = sorted(set(labels))
+    if len(classes) > max(FEW_CLASSES, len(labels) // 2):
+        raise DataError(
+            f"{path}: the column {label} has {len(classes):,} different labels in "
+            f"{len(labels):,} lines: name a column of classes"
+        )
+    if all(name.isdecimal() for name in classes):
+        classes.sort(key=int)
+    return classes
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Writes names as a line of a CSV, in which a name may have commas."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue()
+
+
+def split_names(line: str) -> list[str]:
+    """Reads what `join_names` writes, each name once; blanks around it are left out."""
+    [names] = csv.reader([line], skipinitialspace=True)
+    return list(dict.fromkeys(name.strip() for name in names))
+
+
+def _read_rows(path: Path, columns: Sequence[str]) -> tuple[list[dict[str, str]], int]:
+    """Reads the lines that have the columns.
+
+    Returns the fields of each, by the names of all columns, and the number of all
+    lines.
+    """
     lines = _read_lines(path)
     header = lines.pop(0) if lines else []
     missing = set(columns) - set(header)
@@ -67,15 +124,7 @@ def _read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         row = dict(zip(header, fields, strict=False))
         if not has_too_many and row.keys() >= set(columns):
             rows.append(row)
-
-    num_left_out = len(lines) - len(rows)
-    if num_left_out:
-        print(
-            f"{path}: {num_left_out:,} of {len(lines):,} lines lack a column or have "
-            "too many: left out",
-            file=sys.stderr,
-        )
-    return rows
+    return rows, len(lines)
 
 
 def _read_lines(path: Path) -> list[list[str]]:

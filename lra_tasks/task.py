@@ -26,7 +26,13 @@ from lra_tasks.split import (
     remove_overlap,
     split_off,
 )
-from lra_tasks.subwords import Vocabulary, open_vocabulary, to_tuples
+from lra_tasks.subwords import (
+    SPECIAL,
+    TOKENIZER_FILE,
+    Vocabulary,
+    open_vocabulary,
+    to_tuples,
+)
 from nystromformer.validation import check_type, is_same_class
 
 
@@ -89,6 +95,9 @@ class Task:
     # The processes that make the data. None, an option's default, is one here and in
     # training as many as there are cores.
     num_workers: ClassVar[int | None] = 1
+    # Options that a task finds, in its source files or by other options, where they are
+    # None or 0. A run keeps them in its config, so that its model needs no data.
+    found_options: ClassVar[tuple[str, ...]] = ()
     # Names of functions that change examples of train and keep their labels.
     augmentations: ClassVar[tuple[str, ...]] = ()
 
@@ -169,6 +178,20 @@ class Task:
         if self.label_names:
             return list(self.label_names)
         return [str(label) for label in range(self.num_classes)]
+
+    @property
+    def token_ids(self) -> str:
+        """Says in a line what the ids mean, for readers of the prepared data."""
+        if self.tokenizer == "byte":
+            names = ", ".join(f"{i} {name}" for i, name in enumerate(SPECIAL))
+            return f"{names}, then the 256 bytes: 5 + byte"
+        if self.tokenizer is not None:
+            return (
+                f"sub-words of {TOKENIZER_FILE}, which lies beside the data or the run"
+            )
+        if not self.zero_is_padding:
+            return "intensities, 0 is black"
+        return f"0 padding, 1 to {self.vocab_size - 1} tokens"
 
     @property
     def special_tokens(self) -> tuple[int, ...]:
@@ -345,6 +368,7 @@ TASKS: dict[str, str | type[Task]] = {
     "corpus": "lra_tasks.corpus:Corpus",
     "glue": "lra_tasks.glue:Glue",
     "labelled_texts": "lra_tasks.labelled_texts:LabelledTexts",
+    "pictures": "lra_tasks.pictures:Pictures",
     "recall": "lra_tasks.recall:Recall",
 }
 

@@ -91,6 +91,12 @@ class TextTask(Task):
             return np.uint8  # The token 256 is the byte 255, which UTF-8 does not have.
         return super().dtype
 
+    @property
+    def token_ids(self) -> str:
+        if self.tokenizer is None:
+            return "0 padding, then the 256 bytes: 1 + byte"
+        return super().token_ids
+
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         if self.vocabulary is not None:
             return super().encode(texts)

@@ -14,7 +14,7 @@ from flax import nnx
 
 from configs import listops
 from lra_tasks import task
-from lra_tasks.task import TASKS, DataError, get_task
+from lra_tasks.task import TASKS, get_task
 from nystromformer import attention, make_attention
 from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments import objectives
@@ -23,7 +23,7 @@ from nystromformer.experiments.report.records import read_records
 from nystromformer.training.data import Batch
 from tests.attention import base_test
 from tests.attention import contract_test as contract
-from tests.commands import ROOT, Commands
+from tests.commands import ROOT
 
 README = ROOT / "README.md"
 PAGES = [
@@ -100,8 +100,7 @@ def test_attention_page_has_the_row_of_the_valid_tokens(names_of_attention_page)
 
 @pytest.fixture
 def names_of_extending_page(monkeypatch):
-    yield run_snippets(ROOT / "docs/extending.md", monkeypatch)
-    del TASKS["arrays"]  # The page registers it.
+    return run_snippets(ROOT / "docs/extending.md", monkeypatch)
 
 
 def test_extending_page_registers_what_it_says(names_of_extending_page):
@@ -148,35 +147,6 @@ def test_attention_of_the_example_passes_the_contract(monkeypatch):
     check_contract("average")
 
 
-def save_arrays(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Writes arrays as the page on extending wants them; returns inputs and lengths."""
-    rng = np.random.default_rng(0)
-    inputs = rng.integers(1, 21, (100, 9))
-    lengths = rng.integers(1, 10, 100)
-    inputs[np.arange(9) >= lengths[:, None]] = 0
-    arrays = {"inputs": inputs, "lengths": lengths, "labels": inputs[:, 0] % 2}
-    np.savez(folder / "train.npz", **arrays)
-    np.savez(folder / "test.npz", **{key: x[:10] for key, x in arrays.items()})
-    return inputs, lengths
-
-
-def test_extending_page_has_a_command_that_trains_on_arrays(commands, tmp_path):
-    """As it is printed, but for fewer steps on shorter sequences."""
-    page = ROOT / "docs/extending.md"
-    [snippet] = [x for x in SNIPPET.findall(page.read_text()) if "class Arrays" in x]
-    (tmp_path / "my_arrays.py").write_text(snippet)
-    (tmp_path / "FOLDER").mkdir()
-    save_arrays(tmp_path / "FOLDER")
-    [command] = [x for x in commands_of(page) if "--config=my_arrays.py" in x]
-    _, script, *arguments = command.split()
-    changes = "--config.train.num_steps=2", "--config.task.max_length=9"
-    in_its_folder = Commands(tmp_path, commands.programs)
-    done = in_its_folder.run(script.removeprefix("scripts/"), *arguments, *changes)
-    assert done.returncode == 0, done.stderr
-    assert "arrays with softmax, seed 0: best validation accuracy" in done.stdout
-    assert (tmp_path / "runs/mine/result.json").exists()
-
-
 def test_extending_page_has_a_preset_of_listops(tmp_path):
     text = (ROOT / "docs/extending.md").read_text()
     [snippet] = [x for x in SNIPPET.findall(text) if "listops.PRESETS" in x]
@@ -202,23 +172,6 @@ def test_extending_page_has_the_squared_error_of_the_probabilities(
     sums = brier(lambda inputs, mask, dropout_rng: logits, batch, None)
     means = {name: float(total / weight) for name, (total, weight) in sums.items()}
     assert means == pytest.approx({"loss": 2 * 0.1**2, "accuracy": 1}, rel=1e-5)
-
-
-def test_extending_page_has_a_task_that_reads_arrays(names_of_extending_page, tmp_path):
-    inputs, lengths = save_arrays(tmp_path)
-    config = names_of_extending_page["get_config"]("linear")
-    assert (config.task.name, config.attention.name) == ("arrays", "linear")
-    mine = get_task("arrays", source_dir=str(tmp_path), max_length=7)
-    test = mine.load("test", tmp_path / "data")
-    np.testing.assert_array_equal(test.inputs, inputs[:10, :7])
-    np.testing.assert_array_equal(test.lengths, np.minimum(lengths[:10], 7))
-    np.testing.assert_array_equal(test.labels, inputs[:10, 0] % 2)
-    assert mine.load("validation", tmp_path / "data").num_examples == 9
-
-    (tmp_path / "empty").mkdir()
-    empty = get_task("arrays", source_dir=str(tmp_path / "empty"))
-    with pytest.raises(DataError, match="no split train: is source_dir"):
-        empty.load("train", tmp_path / "data")
 
 
 def test_pages_have_commands_of_all_scripts():

@@ -25,7 +25,7 @@ from nystromformer.validation import check_choice, check_range
 class Experiment:
     """The objects that one config describes.
 
-    config: the config.
+    config: the config, with what the task has found in its files.
     task: where the data come from.
     spec: the entry of the config's objective in the table.
     objective: what is learnt from a batch.
@@ -43,8 +43,9 @@ class Experiment:
           ConfigError: for an unknown objective or option of it, an augmentation that
             the task does not have, and a model that cannot be built.
         """
-        self.config = config
         self.task = get_task(config.task.name, **config.task.options)
+        config = _with_found_options(config, self.task)
+        self.config = config
         self.spec, self.objective = _make_objective(config.objective, self.task)
         self.augment = make_augment(self.task, config.train)
 
@@ -180,6 +181,15 @@ def use_all_cores(task: Task) -> Task:
     if task.num_workers is None:
         return dataclasses.replace(task, num_workers=num_cores())
     return task
+
+
+def _with_found_options(config: Config, task: Task) -> Config:
+    """The config with the options that the task has found in its source files."""
+    found_options = {name: getattr(task, name) for name in task.found_options}
+    options = {**config.task.options, **found_options}
+    return dataclasses.replace(
+        config, task=dataclasses.replace(config.task, options=options)
+    )
 
 
 def _make_objective(group: OpenGroup, task: Task) -> tuple[ObjectiveSpec, Objective]:

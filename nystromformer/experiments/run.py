@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lra_tasks.subwords import TOKENIZER_FILE
-from lra_tasks.task import Split
+from lra_tasks.task import Split, task_class
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
@@ -348,6 +348,11 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
         # num_epochs say how long it trains, and the saved run knows the steps.
         settings["train.num_steps"] = saved_settings["train.num_steps"]
     defaults = default_settings(saved_config.task.name, saved_config.attention.name)
+    for option in task_class(saved_config.task.name).found_options:
+        # Where it is left out the task finds it, and the saved run knows what it found.
+        key = f"task.{option}"
+        if not settings.get(key):
+            settings[key] = saved_settings.get(key)
     for key in saved_settings | settings:
         saved_value = saved_settings.get(key, defaults.get(key))
         value = settings.get(key)

@@ -8,11 +8,12 @@ The rows of the next few batches, a *chunk*, are copied to the devices together.
 compiled program sees only chunks, all of one shape. So it does not depend on the number
 of examples, and it can be compiled while the data are still being loaded.
 
-Letters: B batch, L length.
+Letters: B batch, L length, F features of an input.
 """
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -24,14 +25,16 @@ from jax.sharding import Mesh
 from nystromformer.errors import ConfigError
 from nystromformer.training.devices import DATA, SEQ, device_put_global
 
-MAX_CHUNK = 64  # batches for which a chunk has room
+# A chunk has room for this many batches, or for as many as have this many bytes.
+MAX_CHUNK = 64
+MAX_CHUNK_BYTES = 2**28
 
 
 class Batch(NamedTuple):
     """The examples that an objective gets."""
 
-    inputs: jax.Array  # int32 [B, L], of pairs [B, 2, L]
-    mask: jax.Array | None  # bool, shaped as inputs, False = padding; None = no padding
+    inputs: jax.Array  # int32 [B, L], of pairs [B, 2, L]; or features [B, L, F]
+    mask: jax.Array | None  # bool [B, L], of pairs [B, 2, L]; None = no padding
     labels: jax.Array  # int32 [B]; of tokens [B, L], -1 where a token has no label
     weights: jax.Array  # float32 [B]; 0 for the filler rows of an incomplete batch
     example_ids: jax.Array  # int32 [B], the numbers of the examples in their split
@@ -40,7 +43,7 @@ class Batch(NamedTuple):
 class DeviceRows(NamedTuple):
     """Examples on the devices: those of a chunk, or a whole split."""
 
-    inputs: jax.Array  # token ids [rows, L]
+    inputs: jax.Array  # token ids [rows, L], or features [rows, L, F]
     lengths: jax.Array | None  # int32 [rows]; None = no row has padding
     labels: jax.Array  # int32 [examples], of tokens [examples, L]
     pairs: jax.Array | None = None  # int32 [examples, 2]; None = example i is row i
@@ -51,7 +54,7 @@ class DeviceRows(NamedTuple):
     def example_lengths(self, places: jax.Array) -> jax.Array:
         """The lengths int32 [B] of the examples at places; of a pair the longer one."""
         if self.lengths is None:
-            return jnp.full(len(places), self.inputs.shape[-1], jnp.int32)
+            return jnp.full(len(places), self.inputs.shape[1], jnp.int32)
         if self.pairs is None:
             return self.lengths[places]
         return self.lengths[self.pairs[places]].max(-1)
@@ -68,12 +71,17 @@ class DeviceRows(NamedTuple):
             example; None = all of L.
         """
         row_indices = places if self.pairs is None else self.pairs[places]
-        inputs = self.inputs[row_indices][..., :length].astype(jnp.int32)
+        length_axis = row_indices.ndim
+        inputs = jax.lax.slice_in_dim(
+            self.inputs[row_indices], 0, length, axis=length_axis
+        )
+        if jnp.issubdtype(inputs.dtype, jnp.integer):
+            inputs = inputs.astype(jnp.int32)
 
         mask = None
         if self.lengths is not None:
             positions = jax.lax.broadcasted_iota(
-                jnp.int32, inputs.shape, dimension=inputs.ndim - 1
+                jnp.int32, inputs.shape[: length_axis + 1], dimension=length_axis
             )
             mask = positions < self.lengths[row_indices][..., None]
 
@@ -92,10 +100,10 @@ class DeviceRows(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A few batches on the devices, in arrays with room for MAX_CHUNK of them."""
+    """A few batches on the devices, in arrays with room for K of them."""
 
     rows: DeviceRows
-    places: jax.Array  # int32 [MAX_CHUNK, B], where each batch is in `rows`
+    places: jax.Array  # int32 [K, B], where each batch is in `rows`
     num_batches: jax.Array | int  # how many of these batches are to be used
 
 
@@ -104,8 +112,8 @@ class HostSplit:
     """The examples of a split in host memory, or on a disk.
 
     Attributes:
-      inputs: token ids [rows, L]: anything with `shape`, `dtype` and
-        `inputs[row_indices]`, and perhaps with `prefetch(row_indices)`.
+      inputs: token ids [rows, L], or features [rows, L, F]: anything with `shape`,
+        `dtype` and `inputs[row_indices]`, and perhaps with `prefetch(row_indices)`.
       lengths: int32 [rows]; None = no row has padding.
       labels: int32 [examples], of tokens [examples, L].
       pairs: int32 [examples, 2], the two rows of each example; None = example i is
@@ -122,15 +130,17 @@ class HostSplit:
         """Wraps anything with these four attributes, as a task's `Split` has them.
 
         Raises:
-          ConfigError: the inputs are no token ids, which a step would turn to int32, or
-            the labels are no classes.
+          ConfigError: the inputs are neither token ids, which a step turns to int32,
+            nor features, or the labels are no classes.
         """
         dtype = split.inputs.dtype
         shape = split.inputs.shape
-        if not np.issubdtype(dtype, np.integer) or len(shape) != 2:
+        are_ids = np.issubdtype(dtype, np.integer) and len(shape) == 2
+        are_features = np.issubdtype(dtype, np.floating) and len(shape) == 3
+        if not are_ids and not are_features:
             raise ConfigError(
-                f"inputs of a split must be token ids, integers [rows, L], got {dtype} "
-                f"{shape}; for feature vectors write the steps, as in examples/bags.py"
+                "inputs of a split must be token ids, integers [rows, L], or feature "
+                f"vectors, floats [rows, L, F], got {dtype} {shape}"
             )
         labels = np.array(split.labels)
         # A token may have no label, which is -1.
@@ -142,7 +152,7 @@ class HostSplit:
                 f"got {labels.dtype} from {labels.min()} on"
             )
         lengths = None if split.lengths is None else np.array(split.lengths)
-        if lengths is not None and (lengths == shape[-1]).all():
+        if lengths is not None and (lengths == shape[1]).all():
             lengths = None
         return cls(
             inputs=split.inputs,
@@ -158,7 +168,7 @@ class HostSplit:
     def example_lengths(self) -> np.ndarray:
         """The length of every example, int32 [examples]; of a pair the longer one."""
         if self.lengths is None:
-            return np.full(self.num_examples, self.inputs.shape[-1], np.int32)
+            return np.full(self.num_examples, self.inputs.shape[1], np.int32)
         if self.pairs is None:
             return self.lengths
         return self.lengths[self.pairs].max(-1)
@@ -178,17 +188,26 @@ class HostSplit:
             row_indices = example_ids if self.pairs is None else self.pairs[example_ids]
             self.inputs.prefetch(row_indices.ravel())
 
+    def chunk_room(self, batch_size: int) -> int:
+        """The number of batches for which a chunk has room."""
+        rows_per_example = 1 if self.pairs is None else 2
+        row_size = math.prod(self.inputs.shape[1:])
+        bytes_per_example = rows_per_example * row_size * self.inputs.dtype.itemsize
+        room = MAX_CHUNK_BYTES // (batch_size * bytes_per_example)
+        return min(max(room, 1), MAX_CHUNK)
+
     def chunk(self, example_ids: np.ndarray, mesh: Mesh | None = None) -> Chunk:
         """Copies a few batches to the devices.
 
         Args:
-          example_ids: int32 [N, B], the examples of N ≤ MAX_CHUNK batches.
+          example_ids: int32 [N, B], the examples of N ≤ `chunk_room(B)` batches.
           mesh: the mesh that splits each batch over its axis "data" and the length
             over "seq".
         """
         num_batches, batch_size = example_ids.shape
+        room = self.chunk_room(batch_size)
         # The room behind the N batches is filled by repeating them.
-        filled_ids = np.resize(example_ids, (MAX_CHUNK, batch_size)).ravel()
+        filled_ids = np.resize(example_ids, (room, batch_size)).ravel()
         places = np.arange(len(filled_ids), dtype=np.int32)
 
         if self.pairs is None:
@@ -201,9 +220,9 @@ class HostSplit:
         lengths = None if self.lengths is None else self.lengths[split_rows]
 
         # Only the tokens of the N batches are read, as they may lie on a disk.
-        rows_per_batch = len(split_rows) // MAX_CHUNK
+        rows_per_batch = len(split_rows) // room
         num_used = num_batches * rows_per_batch
-        inputs = np.zeros((len(split_rows), self.inputs.shape[-1]), self.inputs.dtype)
+        inputs = np.zeros((len(split_rows), *self.inputs.shape[1:]), self.inputs.dtype)
         inputs[:num_used] = self.inputs[split_rows[:num_used]]
 
         rows = DeviceRows(
@@ -213,7 +232,7 @@ class HostSplit:
             pairs=device_put_global(mesh, chunk_pairs),
             example_ids=device_put_global(mesh, filled_ids),
         )
-        places = places.reshape(MAX_CHUNK, batch_size)
+        places = places.reshape(room, batch_size)
         return Chunk(
             rows=rows,
             places=device_put_global(mesh, places, axes=(None, DATA)),
@@ -265,7 +284,7 @@ def eval_batches(
     split: HostSplit, batch_size: int, length_buckets: int
 ) -> Iterator[EvalBatches]:
     """Batches that have every example once, the shortest lengths first."""
-    buckets = np.array(bucket_lengths(split.inputs.shape[-1], length_buckets))
+    buckets = np.array(bucket_lengths(split.inputs.shape[1], length_buckets))
     example_lengths = split.example_lengths()
     order = np.arange(split.num_examples, dtype=np.int32)
     if len(buckets) > 1:

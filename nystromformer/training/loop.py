@@ -360,7 +360,12 @@ def _train_chunk(run: Run, timer: ChunkTimer) -> float:
     split = run.splits["train"]
     intervals = (config.log_every, config.eval_every, config.checkpoint_every)
     until_events = [interval - run.step % interval for interval in intervals]
-    num_steps = min(timer.size, config.num_steps - run.step, *until_events)
+    num_steps = min(
+        timer.size,
+        split.chunk_room(config.batch_size),
+        config.num_steps - run.step,
+        *until_events,
+    )
     example_ids = functools.partial(
         train_example_ids,
         seed=config.seed,
@@ -476,9 +481,10 @@ def evaluate(
     totals = device_put_global(mesh, Totals.zero(programs.objective.metrics))
     for batches in eval_batches(split, batch_size, length_buckets):
         timer = ChunkTimer()  # The program of each length is compiled anew.
+        room = split.chunk_room(batch_size)
         start = 0
         while start < len(batches.example_ids):
-            in_chunk = slice(start, start + timer.size)
+            in_chunk = slice(start, start + min(timer.size, room))
             example_ids = batches.example_ids[in_chunk]
             with timer.measure(len(example_ids)):
                 chunk = split.chunk(example_ids, mesh)

@@ -329,7 +329,7 @@ def batch_gradient(
     """
     # Without padding all examples have the full length; pictures cannot be cut.
     num_lengths = 1 if rows.lengths is None else length_buckets
-    lengths = bucket_lengths(rows.inputs.shape[-1], num_lengths)
+    lengths = bucket_lengths(rows.inputs.shape[1], num_lengths)
     part_gradients = [
         functools.partial(_part_gradient, forward, params, rows, length)
         for length in lengths

@@ -96,6 +96,18 @@ def test_check_workdir_takes_what_has_moved_or_changes_no_number(workdir):
     check_workdir(workdir, make_config(**(BERT | changes)))
 
 
+def test_check_workdir_takes_a_sweeps_config_whose_classes_the_run_has_found(tmp_path):
+    workdir = epath.Path(tmp_path)
+    config = make_config(task="labelled_texts", task__labels="ham,spam")
+    write_json(workdir / CONFIG_FILE, config.to_mapping())
+    check_workdir(workdir, make_config(task="labelled_texts"))
+    changed = make_config(task="labelled_texts", task__labels="ham,egg")
+    with pytest.raises(
+        ConfigError, match=r"task\.labels is 'ham,spam' there, 'ham,egg'"
+    ):
+        check_workdir(workdir, changed)
+
+
 def test_check_workdir_rejects_another_source_of_the_same_name(tmp_path):
     """A copy of the source has its weights; a run of another seed has not."""
     sources = {}

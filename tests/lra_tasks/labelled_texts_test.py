@@ -1,7 +1,11 @@
 """A user's own tables of labelled texts: which files are read, and as what."""
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 from lra_tasks.errors import DataError
 from lra_tasks.task import get_task
@@ -19,16 +23,13 @@ def labelled_csv(num_lines):
 
 
 TRAIN = labelled_csv(90)
+BYTES = "0 padding, then the 256 bytes: 1 + byte"
 TSV = b'label\ttext\nspam\tHe said "no\nham\tyes, \n'
 
 
-def labelled(folder, max_length=32, **options):
+def labelled(folder, max_length=32, **options) -> Any:
     return get_task(
-        "labelled_texts",
-        source_dir=str(folder),
-        labels="ham,spam",
-        max_length=max_length,
-        **options,
+        "labelled_texts", source_dir=str(folder), max_length=max_length, **options
     )
 
 
@@ -41,6 +42,74 @@ def test_labelled_texts_draws_what_has_no_file(tmp_path):
     for split in splits:
         label_of_text.update(texts_of(task, split))
     assert label_of_text == {f'Hello, "you" {i}': int(i % 3 == 0) for i in range(90)}
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["spam", "ham"], ["ham", "spam"]),
+        ([10, 9, 0], ["0", "9", "10"]),
+        (['"York, NY"', '" Rome"'], ["Rome", "York, NY"]),
+    ],
+)
+def test_labelled_texts_finds_the_classes_of_train(tmp_path, labels, names):
+    lines = [f"text {i},{label}" for i in range(20) for label in labels]
+    write(tmp_path, {"train.csv": "\n".join(["text,label", *lines]).encode()})
+    task = labelled(tmp_path)
+    assert task.class_names == names
+    task.load("train", tmp_path / "data")
+    info: Any = tfds.builder_from_directory(task.folder(tmp_path / "data")).info
+    assert info.features["label"].names == names
+    # A run is read where its data are not.
+    elsewhere = get_task("labelled_texts", labels=task.labels)
+    assert elsewhere.class_names == names
+
+
+def test_labelled_texts_takes_classes_in_the_order_that_is_given(tmp_path):
+    write(tmp_path, {"train.csv": TRAIN})
+    assert labelled(tmp_path, labels="spam, ham").class_names == ["spam", "ham"]
+    with pytest.raises(DataError, match="its labels are ham,spam, not spam,egg: corr"):
+        labelled(tmp_path, labels="spam,egg").load("train", tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["one,ham", "two,ham"],
+            "labels must be two or more, as 'ham,spam', not 'ham'",
+        ),
+        (["one,ham", "two,"], "train.csv has 1 lines without a label: fill them in"),
+        ([f"a,{i}.5" for i in range(21)], "label has 21 different labels in 21 lines"),
+    ],
+)
+def test_labelled_texts_refuses_a_column_of_no_classes(tmp_path, lines, message):
+    write(tmp_path, {"train.csv": "\n".join(["text,label", *lines]).encode()})
+    with pytest.raises(DataError, match=message):
+        labelled(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"max_length": 96}, None),
+        ({"max_length": 80, "num_bytes": 9}, None),
+        ({"max_length": 72}, "cuts 29% of them, --config.task.max_length=96 would cut"),
+        ({"max_length": 256}, "makes 80% of a batch padding, .*max_length=96 holds 95"),
+        ({"max_length": 256, "tokenizer": "byte"}, "makes 79% of a batch padding"),
+    ],
+)
+def test_labelled_texts_says_which_max_length_fits(tmp_path, capsys, options, advice):
+    """Of lengths 1 to 100 and one of 200."""
+    lines = [f"{'x' * n},{n % 2}" for n in (*range(1, 101), 200)]
+    write(tmp_path, {"train.csv": "\n".join(["text,label", *lines]).encode()})
+    labelled(tmp_path, **options).load("train", tmp_path / "data")
+    [line, *_] = capsys.readouterr().err.splitlines()
+    facts, _, said = line.partition("; ")
+    more = 3 if "tokenizer" in options else 0  # [CLS], [SEP] and the first blank
+    for number in (51, 96, 200):
+        assert f" {number + more}" in facts
+    assert re.search(advice, said) if advice else not said
 
 
 def test_labelled_texts_refuses_a_line_with_too_many_columns(tmp_path):
@@ -79,6 +148,8 @@ def test_labelled_texts_takes_files_of_validation_and_test(
     task = labelled(tmp_path, tokenizer=tokenizer)
     splits = load_all(task, tmp_path / "data")
     assert [split.num_examples for split in splits] == [90, 1, 2]
+    names = "0 [PAD], 1 [UNK], 2 [CLS], 3 [SEP], 4 [MASK], then the 256 bytes: 5 + byte"
+    assert task.token_ids == (names if tokenizer else BYTES)
     test = splits[2]
     assert test.labels.tolist() == [1, 0]
     assert test.inputs.dtype == dtype
@@ -88,9 +159,8 @@ def test_labelled_texts_takes_files_of_validation_and_test(
 def test_labelled_texts_says_which_tables_it_does_not_read(tmp_path, capsys):
     write(tmp_path, {"train.csv": TRAIN, "notes.csv": b"", "._train.csv": b"\0\5\x16"})
     labelled(tmp_path).load("train", tmp_path / "data")
-    assert capsys.readouterr().err.splitlines() == [
-        f"{tmp_path}/notes.csv is not read: it is named for no split"
-    ]
+    [first, *_] = capsys.readouterr().err.splitlines()
+    assert first == f"{tmp_path}/notes.csv is not read: it is named for no split"
 
     # These two are files that macOS adds.
     folder = labelled(tmp_path).folder()

@@ -1,5 +1,6 @@
 """Recall: splits, records, floors, texts and options."""
 
+import re
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -59,7 +60,12 @@ def test_records_say_the_labels_without_our_code(tmp_path, task):
     builder = tfds.builder_from_directory(task.folder(tmp_path))
     record = builder.as_data_source("train")[0]
 
-    assert builder.info.metadata["options"] == asdict(task)
+    metadata = builder.info.metadata
+    assert metadata["options"] == asdict(task)
+    assert metadata["vocab_size"] == len(task.words)
+    for kind in ("keys", "values", "distractors"):
+        first = int(re.search(rf"{kind} from (\d+)", metadata["token_ids"])[1])
+        assert task.words[first] == f"{kind[0]}0"
     labels = read_labels(task.decode(record["tokens"]).split())
     if task is ONE:
         assert record["label"] == labels[-1]

@@ -44,6 +44,8 @@ print(json.dumps({
     "homepage": info.homepage,
     "citation": info.citation,
     "options": info.metadata["options"],
+    "vocab_size": info.metadata["vocab_size"],
+    "token_ids": info.metadata["token_ids"],
     "dtype": str(features["tokens"].np_dtype),
     "labels": features["label"].names,
 }))
@@ -66,6 +68,9 @@ def test_a_prepared_folder_is_read_by_plain_tfds(tmp_path, capfd):
         "homepage": task.homepage,
         "citation": task.citation,
         "options": dataclasses.asdict(task),
+        "vocab_size": 16,
+        "token_ids": "0 <pad>, 1 [MIN, 2 [MAX, 3 [MED, 4 [SM, 5 ], 6 0, 7 1, 8 2, 9 3, "
+        "10 4, 11 5, 12 6, 13 7, 14 8, 15 9",
         "dtype": "uint8",
         "labels": list("0123456789"),
     }

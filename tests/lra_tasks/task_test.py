@@ -18,6 +18,7 @@ from tests.commands import ROOT
 # A legal value beside the default for each option that makes other data. A test adds
 # the tokenizer, which is a file.
 OTHER_VALUES = {
+    "colour": "rgb",
     "difficulty": "easy",
     "documents": "blank_lines",
     "easier_share": 0.5,
@@ -41,6 +42,7 @@ OTHER_VALUES = {
     "pattern": "*.md",
     "resolution": 64,
     "seed": 1,
+    "size": 16,
     "subset": "mrpc",
     "text_column": "words",
     "vocab_size": 300,
@@ -48,7 +50,7 @@ OTHER_VALUES = {
 # The tests of the tasks that read a folder look at source_dir.
 OPTIONS_OF_OTHER_TESTS = {"source_dir"}
 OPTIONS_WITHOUT_EFFECT = {"num_workers"}
-PICTURES = {"image", "pathfinder", "pathx"}
+PICTURES = {"image", "pathfinder", "pathx", "pictures"}
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,8 @@ def test_folder_is_another_for_each_option_that_makes_other_data(name, tmp_path)
         change = {option: other_values[option]}
         if option == "resolution":
             change["max_length"] = 64**2
+        elif option in ("size", "colour"):
+            change["max_length"] = 0
         elif option == "max_length" and name in PICTURES:
             continue  # It follows from the resolution.
         assert replace(task, **change).folder() != task.folder(), change

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from nystromformer.errors import ConfigError
+from nystromformer.training import data
 from nystromformer.training.data import (
     MAX_CHUNK,
     HostSplit,
     bucket_lengths,
+    eval_batches,
     train_example_ids,
 )
 
@@ -66,10 +68,10 @@ def test_train_example_ids_are_the_same_on_every_machine():
 @pytest.mark.parametrize(
     "inputs", [np.full((3, 2), 0.9, np.float32), np.ones((3, 2, 4), np.int32)]
 )
-def test_from_split_rejects_features(inputs):
+def test_from_split_rejects_what_is_neither_ids_nor_features(inputs):
     ones = np.ones(3, np.int32)
     split = SimpleNamespace(inputs=inputs, lengths=ones, labels=ones, pairs=None)
-    with pytest.raises(ConfigError, match=rf"token ids.*{inputs.dtype}.*examples/bags"):
+    with pytest.raises(ConfigError, match=rf"ids.*feature vectors.*{inputs.dtype}"):
         HostSplit.from_split(split)
 
 
@@ -132,6 +134,28 @@ def test_chunk_reads_only_the_rows_of_its_batches(tmp_path):
     batch = chunk.rows.take(chunk.places[1], jnp.ones(2))
     np.testing.assert_array_equal(batch.inputs, tokens[[0, 5]])
     np.testing.assert_array_equal(batch.example_ids, [0, 5])
+
+
+def test_chunk_of_features_has_them_as_they_are_and_is_cut_along_the_length(
+    monkeypatch,
+):
+    """Four batches of 2 × 3 × 5 numbers of two bytes are the most that has room."""
+    monkeypatch.setattr(data, "MAX_CHUNK_BYTES", 4 * 60 + 59)
+    features = np.random.default_rng(0).random((4, 3, 5)).astype(np.float16)
+    lengths = np.array([2, 1, 2, 3])
+    labels = np.array([0, 1, 1, 0])
+    split = HostSplit.from_split(
+        SimpleNamespace(inputs=features, lengths=lengths, labels=labels, pairs=None)
+    )
+    chunk = split.chunk(np.array([[2, 1]]))
+    assert chunk.rows.inputs.shape == (4 * 2, 3, 5)
+    batch = chunk.rows.take(chunk.places[0], jnp.ones(2), length=2)
+    np.testing.assert_array_equal(batch.inputs, features[[2, 1], :2])
+    assert batch.inputs.dtype == np.float16
+    assert batch.mask is not None
+    np.testing.assert_array_equal(batch.mask, [[1, 1], [1, 0]])
+    by_length = eval_batches(split, batch_size=2, length_buckets=3)
+    assert [batches.length for batches in by_length] == [2, 3]
 
 
 def test_chunk_has_both_rows_of_each_pair():

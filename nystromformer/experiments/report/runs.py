@@ -22,7 +22,15 @@ from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT, is_rate
 Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
 
 # The order of the rows and columns: attentions, then these; then other names.
-TASK_ORDER = (*LRA, "pathx", "corpus", "glue", "labelled_texts", "recall")
+TASK_ORDER = (
+    *LRA,
+    "pathx",
+    "corpus",
+    "glue",
+    "labelled_texts",
+    "pictures",
+    "recall",
+)
 # Settings that no name needs: they change no number, or stand beside it anyway.
 UNNAMED = SETTINGS_WITHOUT_EFFECT | {"task.name", "attention.name", "train.seed"}
 # How a batch is cut to fit the memory, which attentions need to a different extent.

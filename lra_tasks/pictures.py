@@ -1,0 +1,174 @@
+"""Pictures: folders of a user's own pictures, to classify pixel by pixel."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+from tqdm import tqdm
+
+from lra_tasks.errors import DataError
+from lra_tasks.image import to_grey
+from lra_tasks.split import SPLITS, Split
+from lra_tasks.tables import join_names, split_names
+from lra_tasks.task import Task
+
+NO_SOURCE = "source_dir must name the folder that has a folder of pictures a class"
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures(Task):
+    """The pictures source_dir/CLASS/*.png, or source_dir/{train,test}/CLASS/*.png.
+
+    They are resized to `size` × `size`. The tokens are the intensities row by row, of
+    `colour="rgb"` three for each pixel. A split without a folder is drawn from train
+    with `seed`. `labels` are the classes in a line of a CSV; None: those of the folders
+    of train. `max_length` 0 is the number of tokens.
+    """
+
+    name: ClassVar[str] = "pictures"
+    data_version: ClassVar[str] = "1.0.0"
+    description: ClassVar[str] = "Pictures of one's own to classify, pixel by pixel."
+    vocab_size: ClassVar[int] = 256
+    padded: ClassVar[bool] = False
+    zero_is_padding: ClassVar[bool] = False
+    found_options: ClassVar[tuple[str, ...]] = ("labels", "max_length")
+    labels: str | None = None
+    size: int = 32
+    colour: Literal["grey", "rgb"] = "grey"
+    max_length: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_option_types()
+        self.require(self.size >= 1, f"size must be at least 1, not {self.size}")
+        num_tokens = self.size**2 * (1 if self.colour == "grey" else 3)
+        self.require(
+            self.max_length in (0, num_tokens),
+            f"max_length must be {num_tokens:,}, all intensities of size={self.size}, "
+            f"colour={self.colour}: leave it out",
+        )
+        self._derive("max_length", num_tokens)
+        super().__post_init__()
+        # They are found at once, since the model's size depends on their number.
+        if self.labels is None and self.source_dir is not None:
+            self._derive("labels", join_names(self._find_classes()))
+        self.require(
+            self.labels is None or self.num_classes >= 2,
+            f"two classes are needed, each a folder of pictures in {self.source_dir}; "
+            f"there is {self.labels!r}",
+        )
+
+    @property
+    def label_names(self) -> list[str]:
+        self.require(self.labels is not None, NO_SOURCE)
+        return split_names(self.labels or "")
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.label_names)
+
+    @property
+    def augmentations(self) -> tuple[str, ...]:
+        return ("flip_horizontal", "flip_vertical") if self.colour == "grey" else ()
+
+    def source_files(self) -> list[Path]:
+        self.require(self.source_dir is not None, NO_SOURCE)
+        paths = sorted(Path(self.source_dir or "").rglob("*"))
+        return [
+            path
+            for path in paths
+            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+        ]
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `Task.encode`, where a text is the path of a picture."""
+        pictures = [self.read_picture(Path(path)) for path in texts]
+        split = Split.from_pictures(np.stack(pictures), np.zeros(len(pictures)))
+        return split.inputs, split.lengths
+
+    def decode(self, tokens: np.ndarray) -> np.ndarray:
+        channels = () if self.colour == "grey" else (3,)
+        return tokens.reshape(self.size, self.size, *channels)
+
+    def read_picture(self, path: Path) -> np.ndarray:
+        """Reads a picture as uint8 [size, size], or with rgb [size, size, 3].
+
+        What is transparent becomes white.
+
+        Raises:
+          DataError: if it is damaged or no picture, or has more than 8 bits a channel.
+        """
+        try:
+            with PIL.Image.open(path) as file:
+                picture = PIL.ImageOps.exif_transpose(file)
+                if picture.mode[0] in "IF":
+                    raise DataError(
+                        f"{path} has the mode {picture.mode}: save it with 8 bits a "
+                        "channel"
+                    )
+                if picture.has_transparency_data:
+                    picture = picture.convert("RGBA")
+                    white = PIL.Image.new("RGBA", picture.size, "white")
+                    picture = PIL.Image.alpha_composite(white, picture)
+                picture = picture.convert("RGB")
+        except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:
+            raise DataError(f"{path} cannot be read as a picture: {error}") from error
+        resized = picture.resize((self.size, self.size), PIL.Image.Resampling.BILINEAR)
+        rgb = np.asarray(resized)
+        return rgb if self.colour == "rgb" else to_grey(rgb.transpose(2, 0, 1)[None])[0]
+
+    def make_splits(self, source: Path) -> dict[str, Split]:
+        files, others = self._find_files()
+        if others:
+            print(
+                f"{len(others):,} pictures lie in no folder of a class, such as "
+                f"{others[0]}: not read",
+                file=sys.stderr,
+            )
+        splits = {}
+        for name, labelled_paths in files.items():
+            pictures = []
+            labels = []
+            for path, label in tqdm(labelled_paths, f"{name}, files", disable=None):
+                self.require(
+                    label in self.label_names,
+                    f"{path} is in none of the classes {self.labels}: move it, or name "
+                    "its class in labels",
+                )
+                pictures.append(self.read_picture(path))
+                labels.append(self.label_names.index(label))
+            splits[name] = Split.from_pictures(np.stack(pictures), labels)
+        return splits
+
+    def _find_classes(self) -> list[str]:
+        """The folders of train that have pictures, sorted."""
+        files, _ = self._find_files()
+        self.require("train" in files, NO_SOURCE + f"; {self.source_dir} has none")
+        return sorted({label for _, label in files["train"]})
+
+    def _find_files(self) -> tuple[dict[str, list[tuple[Path, str]]], list[Path]]:
+        """Finds the pictures of each split, with their classes, and all others.
+
+        Where there is a folder train/, the folders of the classes lie in it, and in
+        those of the other splits.
+        """
+        root = Path(self.source_dir or "")
+        has_splits = (root / "train").is_dir()
+        files: dict[str, list[tuple[Path, str]]] = {}
+        others = []
+        for path in self.source_files():
+            folders = path.relative_to(root).parts[:-1]
+            split = folders[0] if has_splits and folders else "train"
+            if has_splits:
+                folders = folders[1:]
+            if len(folders) == 1 and split in SPLITS:
+                files.setdefault(split, []).append((path, folders[0]))
+            else:
+                others.append(path)
+        return files, others

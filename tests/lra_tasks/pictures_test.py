@@ -1,0 +1,133 @@
+"""A user's own pictures in folders: which are read, and as what."""
+
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow_datasets as tfds
+
+from lra_tasks.errors import DataError
+from lra_tasks.task import get_task
+from tests.lra_tasks.splits import load_all
+
+
+def pictures(folder, **options) -> Any:
+    return get_task("pictures", source_dir=str(folder), **options)
+
+
+def save(path, pixels, mode=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture = PIL.Image.fromarray(np.asarray(pixels, np.uint8))
+    (picture.convert(mode) if mode else picture).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Twenty grey pictures of each of two classes, of different sizes."""
+    rng = np.random.default_rng(0)
+    for label, base in (("dark", 0), ("light, bright", 200)):
+        for number in range(20):
+            pixels = base + rng.integers(0, 50, (8 + number, 8))
+            save(tmp_path / "in" / label / f"{number}.png", pixels)
+    return tmp_path / "in"
+
+
+def test_pictures_are_resized_and_named_after_their_folders(folder):
+    task = pictures(folder, size=4)
+    assert (task.max_length, task.class_names) == (16, ["dark", "light, bright"])
+    splits = load_all(task, folder.parent / "data")
+    assert [split.num_examples for split in splits] == [32, 4, 4]
+    for split in splits:
+        assert split.inputs.shape[1] == 16
+        np.testing.assert_array_equal(split.labels, split.inputs.mean(1) > 125)
+    builder: Any = tfds.builder_from_directory(task.folder(folder.parent / "data"))
+    assert builder.info.features["label"].names == task.class_names
+    # A run is read where its pictures are not.
+    elsewhere = get_task("pictures", size=4, labels=task.labels)
+    assert elsewhere.class_names == task.class_names
+
+
+def test_pictures_are_as_their_files_without_a_change_of_size(folder):
+    pixels = np.random.default_rng(1).integers(0, 256, (4, 4, 3))
+    save(folder / "dark/new.png", pixels)
+    path = str(folder / "dark/new.png")
+    rgb = pictures(folder, size=4, colour="rgb")
+    inputs, lengths = rgb.encode([path])
+    np.testing.assert_array_equal(rgb.decode(inputs[0]), pixels)
+    assert lengths == 4 * 4 * 3 == rgb.max_length
+    grey, _ = pictures(folder, size=4).encode([path])
+    expected = np.rint(pixels @ [0.2989, 0.5870, 0.1140]).reshape(1, 16)
+    np.testing.assert_array_equal(grey, expected)
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix"), [("L", ".png"), ("LA", ".png"), ("CMYK", ".tif")]
+)
+def test_pictures_of_any_mode_are_read(folder, mode, suffix):
+    path = folder / f"dark/new{suffix}"
+    save(path, np.full((4, 4, 3), 80), mode)
+    inputs, _ = pictures(folder, size=4).encode([str(path)])
+    np.testing.assert_allclose(inputs.astype(int), 80, atol=1)
+
+
+def test_what_is_transparent_is_white(folder):
+    path = folder / "dark/new.png"
+    save(path, np.tile([9, 9, 9, 0], (4, 4, 1)))
+    inputs, _ = pictures(folder, size=4).encode([str(path)])
+    np.testing.assert_array_equal(inputs, 255)
+
+
+def test_pictures_may_have_folders_of_splits(folder, capsys):
+    for name in ("train", "test"):
+        (folder.parent / "new" / name).mkdir(parents=True)
+    folder.joinpath("dark").rename(folder.parent / "new/train/dark")
+    folder.joinpath("light, bright").rename(folder.parent / "new/train/light")
+    for label in ("dark", "light"):
+        save(folder.parent / "new/test" / label / "a.png", np.full((4, 4), len(label)))
+    save(folder.parent / "new/stray.png", np.zeros((4, 4)))
+    splits = load_all(pictures(folder.parent / "new", size=4), folder.parent / "data")
+    assert [split.num_examples for split in splits] == [36, 4, 2]
+    assert "1 pictures lie in no folder of a class, such as" in capsys.readouterr().err
+
+
+def break_off(folder):
+    content = (folder / "dark/3.png").read_bytes()
+    (folder / "dark/3.png").write_bytes(content[:60])
+
+
+def write_16_bits(folder):
+    wide = PIL.Image.fromarray(np.full((4, 4), 999, np.uint16))
+    wide.save(folder / "dark/3.png")
+
+
+def keep_one_class(folder):
+    folder.joinpath("light, bright").rename(folder.parent / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (break_off, {}, r"dark/3\.png cannot be read as a picture: .*truncated"),
+        (write_16_bits, {}, r"dark/3\.png has the mode I;16: save it with"),
+        (keep_one_class, {}, "two classes are needed, .*; there is 'dark'"),
+        (lambda folder: None, {"labels": "dark,light"}, "is in none of the classes"),
+        (lambda folder: None, {"max_length": 9}, "max_length must be 1,024, all inten"),
+    ],
+)
+def test_pictures_that_cannot_be_read_are_one_line(folder, change, options, message):
+    change(folder)
+    with pytest.raises(DataError, match=message):
+        pictures(folder, **options).load("train", folder.parent / "data")
+
+
+def test_a_folder_without_pictures_is_named(tmp_path):
+    with pytest.raises(DataError, match=f"of pictures a class; {tmp_path} has"):
+        pictures(tmp_path)
+    with pytest.raises(DataError, match="source_dir must name the folder"):
+        get_task("pictures").load("train", tmp_path)
+
+
+def test_only_grey_pictures_are_mirrored(folder):
+    assert "flip_vertical" in pictures(folder).augmentations
+    assert pictures(folder, colour="rgb").augmentations == ()
