@@ -26,6 +26,7 @@ from etils import epath
 from configs.defaults import make_config
 from lra_tasks.paths import local_path
 from lra_tasks.subwords import TOKENIZER_FILE
+from lra_tasks.tables import join_names
 from nystromformer.config import Config, ModelConfig, key_types
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import ConfigError, PretrainedError
@@ -125,14 +126,12 @@ def make_settings(encoder: EncoderConfig, activation: str) -> dict[str, Any]:
 def make_labels(published: Path, num_classes: int) -> str:
     """Returns the option `labels` of a classifier's task.
 
-    Its classes are numbers where config.json has no names for them, or names that the
-    option, which is divided by commas, cannot hold.
+    Its classes are numbers where config.json has no names for them.
     """
     names = read_class_names(published)
-    can_be_divided = not any("," in name for name in names)
-    if len(set(names)) != num_classes or not can_be_divided:
+    if len(set(names)) != num_classes:
         names = [str(number) for number in range(num_classes)]
-    return ",".join(names)
+    return join_names(names)
 
 
 def make_experiment(
