@@ -199,8 +199,8 @@ def paired_table(frame: Frame, compare_with: Sequence[str] = ()) -> Frame:
     """Makes the table of differences from the rows of some attentions.
 
     A row is compared with that row of the attention that has the most seeds, of those
-    of its own preset if there are any. Runs are compared where their test data are the
-    same.
+    of its own preset if there are any; of equally many with the one of which the
+    command line changed least. Runs are compared where their test data are the same.
 
     Args:
       frame: a row for each run and metric.
@@ -240,6 +240,7 @@ def _list_pairs(
 ) -> list[tuple[str, str]]:
     """Each label and the reference of its row, no pair twice."""
     preset_of_label = dict(zip(runs["label"], runs["preset"], strict=True))
+    num_changes = dict(zip(runs["label"], runs["overrides"].map(len), strict=True))
     pairs: dict[frozenset[str], tuple[str, str]] = {}
     for attention in reference_attentions:
         candidates = runs[runs["attention"] == attention]
@@ -248,6 +249,8 @@ def _list_pairs(
         for label, preset in preset_of_label.items():
             of_preset = candidates[candidates["preset"] == preset]
             labels = list((candidates if of_preset.empty else of_preset)["label"])
+            # Sorted first, since the first of equal ones is taken.
+            labels.sort(key=num_changes.__getitem__)
             reference = max(labels, key=labels.count)
             if label != reference:
                 pairs.setdefault(frozenset((label, reference)), (label, reference))

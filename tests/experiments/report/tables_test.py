@@ -215,6 +215,19 @@ def test_paired_table_judges_against_the_rows_of_most_seeds(runs):
     }
 
 
+def test_paired_table_judges_against_the_rows_that_are_changed_least(runs):
+    """Both rows of softmax have one seed; that of the preset itself is the second."""
+    for arg in ("nystrom,quick", "softmax,quick"):
+        runs.add(arg, 0.5)
+    runs.add("softmax,quick", 0.6, attention__dropout_rate=0.0)
+    pairs = paired_table(runs.read(), ["softmax"])["difference"]
+    softmax = f"softmax, {DROPOUT}"
+    assert list(pairs) == [
+        f"nystrom − {softmax}",
+        f"softmax, dropout 0.0 on its weights − {softmax}",
+    ]
+
+
 def test_paired_table_compares_with_the_attentions_that_are_named(runs):
     for arg in ("nystrom", "softmax", "linear", "identity"):
         runs.add(f"{arg},quick", 0.5)
