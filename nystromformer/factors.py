@@ -17,7 +17,7 @@ from nystromformer.masks import (
     ranks,
     zero_masked,
 )
-from nystromformer.nystrom import choose_landmarks
+from nystromformer.nystrom import choose_landmarks, softmax_of_existing
 from nystromformer.precision import at_least_float32
 
 
@@ -71,7 +71,7 @@ def nystrom_kernels(
         landmark_padding = "mask"
     key = zero_masked(key, mask)
     query_mask, _ = _find_query_mask(query_mask, mask, query, key)
-    query_landmarks, key_landmarks, exists = choose_landmarks(
+    query_landmarks, key_landmarks, query_exists, exists = choose_landmarks(
         # Where the mask is False queries may be NaN.
         zero_masked(query, query_mask),
         key,
@@ -82,7 +82,8 @@ def nystrom_kernels(
         make_landmarks=functools.partial(LANDMARKS[landmarks], seed=landmark_seed),
     )
     f = softmax_matrix(query, key_landmarks, exists)
-    a = softmax_matrix(query_landmarks, key_landmarks)
+    scores = jnp.matmul(query_landmarks, key_landmarks.T, precision="highest")
+    a = softmax_of_existing(scores * key.shape[-1] ** -0.5, query_exists, exists)
     b = softmax_matrix(query_landmarks, key, mask)
     return f, a, b
 

@@ -224,7 +224,8 @@ def nystrom(
       landmark_padding: "mask", or "count" for the published treatment of padding:
         segments of the padded length, in which excluded tokens count as zeros.
       make_landmarks: a function as `segment_means`, the paper's choice;
-        `nystromformer.landmarks` has others.
+        `nystromformer.landmarks` has others. With n ≤ M its landmarks must be the
+        valid tokens in their order.
       invert: a function as `iterative_pinv`, the paper's choice;
         `nystromformer.landmarks` has others.
       precision: the precision of the products with T or S rows.
@@ -237,7 +238,7 @@ def nystrom(
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend_head(query, key, value, mask, scale=scale, precision=precision)
 
-    query_landmarks, key_landmarks, exists = choose_landmarks(
+    query_landmarks, key_landmarks, query_exists, exists = choose_landmarks(
         query,
         key,
         mask,
@@ -251,7 +252,7 @@ def nystrom(
 
     # Z ≈ A⁺, [M, M].
     scores = jnp.matmul(scaled_query_landmarks, key_landmarks.T, precision="highest")
-    matrix = jax.nn.softmax(scores)
+    matrix = softmax_of_existing(scores, query_exists, exists)
     key_mask = mask
     # In self-attention the queries are few where the keys are.
     own_query_mask = None if is_self_attention else query_mask
@@ -299,28 +300,40 @@ def choose_landmarks(
     num_landmarks: int,
     landmark_padding: str,
     make_landmarks: Callable[..., tuple[jax.Array, jax.Array]],
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Chooses the landmarks of queries and of keys; the arguments are `nystrom`'s.
 
     Returns:
-      Q̃ [M, H] and K̃ [M, H] in at least float32, and which landmarks of keys exist,
-      bool [M].
+      Q̃ [M, H] and K̃ [M, H] in at least float32, and which landmarks of queries and
+      which of keys exist, bool [M] each.
     """
     if landmark_padding == "count":
         # Tokens that are left out count as zeros, as keys are there already.
         query = zero_masked(query, query_mask)
         mask = None
         query_mask = None
-    query_landmarks, _ = make_landmarks(query, num_landmarks, query_mask)
+    query_landmarks, query_exists = make_landmarks(query, num_landmarks, query_mask)
     key_landmarks, exists = make_landmarks(key, num_landmarks, mask)
-    return query_landmarks, key_landmarks, exists
+    return query_landmarks, key_landmarks, query_exists, exists
+
+
+def softmax_of_existing(
+    scores: jax.Array, query_exists: jax.Array, exists: jax.Array
+) -> jax.Array:
+    """A = softmax(scores) [M, M], in which landmarks that do not exist have no part.
+
+    Their rows and columns are zero, and so are those of A⁺ and of its iterations.
+    """
+    lowest = jnp.finfo(scores.dtype).min
+    matrix = jax.nn.softmax(jnp.where(exists[None], scores, lowest))
+    return jnp.where(query_exists[:, None], matrix, 0)
 
 
 def _identity_if_exact(matrix: jax.Array, mask: jax.Array) -> jax.Array:
     """The matrix A [M, M], or with n ≤ M valid tokens, or queries, the identity.
 
-    With n < M the rows of A for landmarks without tokens are equal. Nothing uses its
-    inverse, but if the iterations diverged, the gradient would be NaN.
+    Nothing uses its inverse then, but without valid tokens A is zero, and the gradient
+    of the iterations would be NaN.
     """
     eye = jnp.eye(len(matrix), dtype=matrix.dtype)
     return jnp.where(mask.sum() <= len(matrix), eye, matrix)
@@ -332,8 +345,6 @@ def _token_values_if_exact(
     """`landmark_values` [M, E]; with n ≤ M valid tokens, their own values instead.
 
     With n ≤ M every landmark is a valid token, so its value makes attention exact.
-    Landmarks without tokens occur only if n < M. Their rows are replaced here, so A and
-    the product with Z need no mask.
     """
     num_landmarks = len(landmark_values)
     token_values = value[first_valid_positions(mask, num_landmarks)]
