@@ -1,4 +1,4 @@
-r"""Pictures as pictures: landmarks that are squares, and a convolution in two dimensions.
+r"""Pictures as pictures: landmarks that are squares, and a two-dimensional convolution.
 
     python scripts/sweep.py --load=examples/square_landmarks.py --workdir=runs/squares \
         --tasks=image --preset=quick --config.attention.num_landmarks=64 --seeds=3 \
