@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from nystromformer import factors
 from nystromformer.attention import ATTENTIONS, make_attention
@@ -165,6 +166,18 @@ def test_padding_has_no_influence_and_no_gradient(options):
     assert gradient[:, is_counted].any(-1).all()
 
 
+def test_bfloat16_is_near_float32_and_promoted_nowhere():
+    attention = make_square(conv_2d=K)
+    mask = MASKS["hole"]
+    rounded = random_pictures().astype(jnp.bfloat16)
+    with jax.numpy_dtype_promotion("strict"):
+        out = attention(*rounded, mask=mask[None, None, None])
+    assert out.dtype == jnp.bfloat16
+    expected = attention(*rounded.astype(jnp.float32), mask=mask[None, None, None])
+    error = relative_error(out[:, mask], expected[:, mask])
+    assert error <= TOLERANCE["bfloat16"]
+
+
 def test_segments_without_the_two_dimensions_are_the_librarys_nystrom():
     options = {"num_landmarks": M, "conv_kernel_size": 5}
     attention = make("nystrom", max_length=S, **options)
@@ -180,7 +193,7 @@ def test_lengths_that_make_no_squares_are_refused(length, count):
         num_heads=N,
         head_dim=H,
         max_length=length,
-        rngs=None,
+        rngs=nnx.Rngs(0),
         num_landmarks=count,
     )
     pictures = random_pictures()[:, :, :length]
