@@ -6,9 +6,10 @@ r"""Pictures as pictures: landmarks that are squares, and a two-dimensional conv
         --grid=attention.landmarks=segment_means,squares --grid=attention.conv_2d=0,5
 
 A picture is a sequence of pixels, row by row. With 64 landmarks of 1,024 pixels a
-segment is half a row; here it is a square of 4 × 4 pixels. The convolution of V, along
-35 pixels of a row, becomes one over 5 × 5. The sweep trains both, each of them alone,
-and neither: with segment means and conv_2d=0 this is the library's "nystrom".
+segment is half a row; here it is a square of 4 × 4 pixels. The convolution of V, over
+35 pixels in the order of rows, becomes one over 5 × 5. The sweep trains both, each of
+them alone, and neither: with segment means and conv_2d=0 this is the library's
+"nystrom".
 
 Letters: S pixels, √S a whole number; H head dim, E value dim, M landmarks, K kernel
 size.
