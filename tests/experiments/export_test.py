@@ -93,6 +93,7 @@ def test_export_writes_to_an_empty_folder_alone(commands, workdir, exported):
 
 TEXTS = {
     "task": "labelled_texts",
+    "task__labels": "ham,spam",
     "task__tokenizer": "byte",
     "task__max_length": 24,
     "model__num_layers": 2,
