@@ -47,7 +47,10 @@ RUNS = {
 
 def make_run(attention: str, task: str, changes: dict) -> TrainedRun:
     """A run with random weights, whose attention is uneven and no bias zero."""
-    arg = f"{attention},quick" + (",subwords" if task == TEXTS else "")
+    arg = f"{attention},quick"
+    if task == TEXTS:
+        arg += ",subwords"
+        changes = {"task__labels": "ham,spam", **changes}
     experiment = Experiment(make_config(arg, task, **SIZES | changes))
     _, weights = split_weights(experiment.make_model(nnx.Rngs(0)))
     rng = np.random.default_rng(0)
