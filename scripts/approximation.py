@@ -5,9 +5,9 @@
 writes DIR/README.md with figures, and their numbers as CSV.
 """
 
-import signal
+import start
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+start.prepare()
 
 from absl import flags
 

@@ -15,9 +15,9 @@ on where the last one was stopped.
 in requirements-parity.txt. --repeats=0 measures memory alone, as it is compiled.
 """
 
-import signal
+import start
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+start.prepare()
 
 import importlib
 import os

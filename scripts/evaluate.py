@@ -3,9 +3,9 @@
 python scripts/evaluate.py --workdir=DIR --split=test
 """
 
-import signal
+import start
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+start.prepare()
 
 from absl import flags
 

@@ -8,9 +8,9 @@ evaluate.py and predict.py read it as they read DIR. With --format=transformers 
 model of transformers, if that has one that computes the same.
 """
 
-import signal
+import start
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+start.prepare()
 
 from absl import flags
 from etils import epath

@@ -10,9 +10,9 @@ check as soon as it has ended, and DIR/speed/README.md the times. The exit statu
 if a check fails.
 """
 
-import signal
+import start
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+start.prepare()
 
 import json
 import sys

@@ -11,9 +11,9 @@ A classifier predicts and is evaluated on labelled texts; the others have a corp
 plain text as their task. --source_dir is the folder of these texts.
 """
 
-import signal
+import start
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+start.prepare()
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -11,9 +11,9 @@ class (label), the name of the class and its probability. Stderr says how many t
 were empty or cut.
 """
 
-import signal
+import start
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+start.prepare()
 
 import contextlib
 import csv

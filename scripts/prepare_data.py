@@ -9,9 +9,9 @@ this config reads it. Data that are already prepared are only read. DATA.md says
 the data come from.
 """
 
-import signal
+import start
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+start.prepare()
 
 import sys
 from collections.abc import Mapping

@@ -12,9 +12,9 @@ one. In a README.md that is there, only what stands between "<!-- report: … --
 --compare_with names the attentions from which differences are shown.
 """
 
-import signal
+import start
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+start.prepare()
 
 from absl import flags
 

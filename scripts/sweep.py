@@ -17,12 +17,13 @@ Exit status: 0 all done, or submitted; 1 some are not; 2 bad input; 130, 143, 14
 142 stopped by Ctrl-C, SIGTERM, SIGUSR2 and --max_minutes.
 """
 
-import signal
+import start
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+start.prepare()
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -16,11 +16,12 @@ Outside SLURM and TPU pods add --coordinator=HOST:PORT --num_processes=4 --proce
 All see the workdir; each reads the data from its own disk or a shared one.
 """
 
-import signal
+import start
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends imports without a traceback
+start.prepare()
 
 import os
+import signal
 import sys
 from collections.abc import Mapping
 

@@ -24,6 +24,8 @@ import jax
 from tests.small import SMALL
 
 ROOT = Path(__file__).parents[1]
+# The names of the commands, which all import start.py.
+SCRIPTS = sorted({path.name for path in ROOT.glob("scripts/*.py")} - {"start.py"})
 
 server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(

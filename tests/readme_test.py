@@ -23,7 +23,7 @@ from nystromformer.experiments.report.records import read_records
 from nystromformer.training.data import Batch
 from tests.attention import base_test
 from tests.attention import contract_test as contract
-from tests.commands import ROOT
+from tests.commands import ROOT, SCRIPTS
 
 README = ROOT / "README.md"
 PAGES = [
@@ -36,7 +36,6 @@ SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"^(?:    )?(python scripts/.*|make .*)$", re.MULTILINE)
 # In a code span, or at the beginning of a command.
 TARGET = re.compile(r"(?:`|^ {4})make ([a-z-]+)", re.MULTILINE)
-SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 LISTOPS = listops.get_config()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from nystromformer.experiments.cli import SIGNALS, StopFlag, take_changes
 from nystromformer.experiments.plugins import load_modules
-from tests.commands import ROOT
+from tests.commands import ROOT, SCRIPTS
 
 PROGRAM = """
 import os, signal, sys
@@ -55,18 +55,28 @@ def test_run_ends_in_one_line_and_a_status(run_main, body, status, message):
     assert len(done.stderr.splitlines()) == num_lines
 
 
-@pytest.mark.parametrize(
-    "script", sorted(ROOT.glob("scripts/*.py")), ids=lambda x: x.name
-)
-def test_ctrl_c_ends_the_imports_of_a_command_without_a_traceback(script, tmp_path):
-    program = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)"
-    (tmp_path / "absl.py").write_text(program)  # as if pressed while it is imported
+# A module that every command imports: as if Ctrl-C were pressed meanwhile.
+PRESSES_CTRL_C = """
+import importlib.util, os, signal
+print(importlib.util.find_spec("nystromformer").origin, flush=True)
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_command_begins_with_its_own_package_and_ctrl_c_without_traceback(
+    script, tmp_path
+):
+    (tmp_path / "absl.py").write_text(PRESSES_CTRL_C)
+    (tmp_path / "nystromformer.py").touch()  # as of another checkout
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / script],
         env={"PYTHONPATH": str(tmp_path)},
         capture_output=True,
+        text=True,
     )
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert done.stdout.strip() == str(ROOT / "nystromformer" / "__init__.py")
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from nystromformer.experiments.xla_flags import (
     find_xla_libraries,
     turn_off_cpu_fusions,
 )
-from tests.commands import ROOT
+from tests.commands import SCRIPTS
 from tests.small import result_of
 
 OFF = "--xla_cpu_experimental_ynn_fusion_type="
-SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 
 # The module prints the largest relative error of a sum and ends the command that loads
 # it. With the fusions of jaxlib 0.10.2 this error is more than a thousand.
