@@ -170,10 +170,13 @@ def local_folder(text: str | None) -> Path:
 
     Raises:
       DataError: for one in a bucket, where only train.py writes.
+      ConfigError: for a file.
     """
-    folder = str(text)
-    local_path(folder)  # It raises DataError.
-    return Path(folder).expanduser()
+    local_path(str(text))  # It raises DataError.
+    folder = Path(str(text)).expanduser()
+    if folder.is_file():
+        raise ConfigError(f"{folder} is a file: name a folder")
+    return folder
 
 
 def fail(message: str) -> NoReturn:

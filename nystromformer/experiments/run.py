@@ -311,11 +311,13 @@ def check_new(workdir: epath.Path) -> None:
     """Checks that a run may begin in a folder, which need not exist.
 
     Raises:
-      ConfigError: if it holds anything but logs, or its path does not work.
+      ConfigError: if it is a file, holds anything but logs, or its path does not work.
     """
     check_path(workdir)
     if not workdir.exists():
         return
+    if not workdir.is_dir():
+        raise ConfigError(f"the workdir {workdir} is a file: name a folder")
     for path in workdir.iterdir():
         is_log = path.suffix in SUFFIXES_BEFORE_A_RUN
         if path.name not in FILES_BEFORE_A_RUN and not is_log:

@@ -9,7 +9,13 @@ import threading
 
 import pytest
 
-from nystromformer.experiments.cli import SIGNALS, StopFlag, take_changes
+from nystromformer.errors import ConfigError
+from nystromformer.experiments.cli import (
+    SIGNALS,
+    StopFlag,
+    local_folder,
+    take_changes,
+)
 from nystromformer.experiments.plugins import load_modules
 from tests.commands import ROOT, SCRIPTS
 
@@ -153,6 +159,13 @@ def test_commands_of_these_tests_leave_no_file(run_main, tmp_path, monkeypatch):
     assert run_main("print('ran')").stdout == "ran\n"
     assert len(os.listdir("/dev/fd")) == num_open
     assert not list(streams.iterdir())
+
+
+def test_a_folder_that_a_flag_names_is_no_file(tmp_path):
+    assert local_folder(str(tmp_path / "new")) == tmp_path / "new"
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"/file is a file: name a folder"):
+        local_folder(str(tmp_path / "file"))
 
 
 CACHE_PROGRAM = """

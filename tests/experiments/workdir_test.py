@@ -161,6 +161,12 @@ def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
         check_workdir(epath.Path(tmp_path), make_config())
 
 
+def test_check_workdir_rejects_a_file(tmp_path):
+    (tmp_path / "run").touch()
+    with pytest.raises(ConfigError, match=r"the workdir .*/run is a file: name a fol"):
+        check_workdir(epath.Path(tmp_path / "run"), make_config())
+
+
 def test_lock_workdir_holds_while_a_process_trains_there(workdir):
     message = f"another process is training in {workdir}; wait .* another --workdir$"
     refused = pytest.raises(ConfigError, match=message)
