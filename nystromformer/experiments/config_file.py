@@ -165,7 +165,9 @@ def _run_file(file: str, changes: Mapping[str, Any]) -> Any:
     except (AttributeError, KeyError) as error:
         if _is_of_user_function(error):
             raise  # a bug in the config file
-        raise ConfigError(_format_missing_key(error)) from error
+        if changes:
+            _run_file(file, {})  # A file that makes no config at all fails here.
+        raise ConfigError(_format_missing_key(path, error)) from error
     return flag
 
 
@@ -175,13 +177,15 @@ def _is_of_user_function(error: Exception) -> bool:
     return not USER_FUNCTIONS.isdisjoint(frame.name for frame in frames)
 
 
-def _format_missing_key(error: AttributeError | KeyError) -> str:
-    """Says in one line which key is not there, or that the file has no `get_config`."""
+def _format_missing_key(path: Path, error: AttributeError | KeyError) -> str:
+    """Says in one line which key is not there, or that the file makes no config."""
     if isinstance(error, AttributeError) and error.name == "get_config":
-        config_module: Any = error.obj
-        path = Path(config_module.__file__)
         configs = _list_configs(path.parent)
         return f"{path} is no config file: it defines no get_config{configs}"
+    if isinstance(error, AttributeError) and error.name == "to_dict":
+        kind = type(error.obj).__name__
+        reason = f"its get_config returns {kind}, not a ConfigDict"
+        return f"{path} is no config file: {reason}"
     reason = error.args[0]
     if isinstance(reason, KeyError):  # Of a group, ml_collections wraps the error.
         reason = reason.args[0]
@@ -211,10 +215,11 @@ def _check_attention_name(file: str, name: str) -> None:
     """
     own_name = read_settings(file)["attention.name"]
     if name != own_name:
-        path = file.partition(":")[0]
+        path, _, words = file.partition(":")
+        presets = [word for word in words.split(",") if word and word not in ATTENTIONS]
         raise ConfigError(
             f"config.attention.name={name} keeps the options of {own_name}: name the "
-            f"attention behind the colon, as in --config={path}:{name}"
+            f"attention behind the colon, --config={path}:{','.join([name, *presets])}"
         )
 
 

@@ -72,7 +72,7 @@ def test_another_objective_drops_the_options_of_the_file():
         (
             f"{LISTOPS}:nystrom,quick",
             {"attention.name": "softmax"},
-            "keeps the options of nystrom: .* as in --config=.*/listops.py:softmax$",
+            "keeps the options of nystrom: .*, --config=.*/listops.py:softmax,quick$",
         ),
     ],
 )
@@ -96,6 +96,18 @@ def test_load_config_takes_no_function_of_the_file_before():
     message = "plans.py is no config file: it defines no get_config; configs are .*glue"
     with pytest.raises(ConfigError, match=message):
         load_config(f"{ROOT}/configs/plans.py")
+
+
+@pytest.mark.parametrize("changes", [{}, {"train.seed": 1}])
+@pytest.mark.parametrize("value", ["None", "{'train': {'seed': 0}}"])
+def test_load_config_rejects_a_file_that_returns_no_config(tmp_path, value, changes):
+    path = tmp_path / "mine.py"
+    path.write_text(f"def get_config():\n    return {value}\n")
+    message = (
+        r"mine\.py is no config file: its get_config returns \w+, not a ConfigDict"
+    )
+    with pytest.raises(ConfigError, match=message):
+        load_config(str(path), changes)
 
 
 def test_load_config_shows_where_a_config_file_fails(tmp_path):
