@@ -25,6 +25,11 @@ from nystromformer.errors import ConfigError
 
 DATA = "data"
 SEQ = "seq"
+# What says how many devices there are, by platform.
+DEVICES_ARE_IN = {
+    "cpu": "--xla_force_host_platform_device_count in XLA_FLAGS",
+    "gpu": "CUDA_VISIBLE_DEVICES",
+}
 
 
 def make_mesh(
@@ -53,10 +58,11 @@ def make_mesh(
         or batch_size % data_parallelism
         or length % sequence_parallelism
     ):
+        variable = DEVICES_ARE_IN.get(devices[0].platform, "their number")
         raise ConfigError(
             f"batches of {batch_size}, max_length={length}, {sequence_parallelism=} "
             f"cannot be split evenly over {len(devices)} devices: change one, or "
-            "CUDA_VISIBLE_DEVICES"
+            f"{variable}"
         )
     return jax.make_mesh(
         (data_parallelism, sequence_parallelism),
