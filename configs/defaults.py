@@ -4,8 +4,8 @@
 `configs/listops.py:nystrom,quick`. Presets are applied from left to right, but `quick`,
 which is for two CPU cores, is always the first. A file may define "quick,NAME", which
 then takes the place of NAME beside `quick`. `smoke`, which every task has, is always
-the last: 20 steps that show whether all of it works. Beside `quick` the data are small,
-too.
+the last: 20 steps, measured on 500 examples, that show whether all of it works. Beside
+`quick` the data are small, too.
 
 What a config has without a preset is called "paper"; for a task that no paper has it is
 ours, and its file says so.
@@ -78,7 +78,7 @@ ALL_PIXELS = model(ignore_id=None)
 SMOKE = {
     **optimizer(warmup_steps=5),
     **train(num_steps=20, num_epochs=0.0),
-    **train(eval_every=10, checkpoint_every=10, log_every=5),
+    **train(eval_every=10, checkpoint_every=10, log_every=5, max_eval_examples=500),
 }
 
 

@@ -48,6 +48,8 @@ class TrainConfig:
     eval_every: int = 500
     checkpoint_every: int = 500
     log_every: int = 50
+    # Validation and test measure so many examples of their splits; None = all.
+    max_eval_examples: int | None = None
     seed: int = 0  # for all that is drawn: weights, order, dropout, augmentation
     # A batch is computed in this many parts, one by one, which needs less memory.
     grad_accum_steps: int = 1
@@ -74,6 +76,8 @@ class TrainConfig:
             "position_repeats",
         ):
             check_range(name, getattr(self, name), 1)
+        if self.max_eval_examples is not None:
+            check_range("max_eval_examples", self.max_eval_examples, 1)
         check_range("seed", self.seed, 0, 2**32 - 1)
         check_range("num_steps", self.num_steps, 0)
         check_range("num_epochs", self.num_epochs or 0, 0)

@@ -60,6 +60,7 @@ BAD = [
     ("train.num_steps", 0, r"config\.train: give num_steps or num_epochs"),
     ("train.seed", -1, r"config\.train: seed must be at least 0, got -1"),
     ("train.eval_every", 0, r"config\.train: eval_every must be at least 1, got 0"),
+    ("train.max_eval_examples", 0, "max_eval_examples must be at least 1, got 0"),
     ("train.grad_accum_steps", 5, "steps 5 does not divide batch_size 32"),
     ("train.init_from", 3, r"config\.train: init_from must be str \| None, got 3"),
     ("model.dtype", "float16", r"config\.model: dtype must be one of .*'float16'"),

@@ -95,6 +95,7 @@ def test_smoke_is_a_run_of_a_few_steps_beside_any_preset(task):
         assert config.train.num_steps == 20
         assert config.train.num_epochs == 0
         assert config.train.eval_every <= 20
+        assert config.train.max_eval_examples == 500
 
 
 def test_make_config_names_an_unknown_word():

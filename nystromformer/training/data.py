@@ -281,14 +281,23 @@ class EvalBatches(NamedTuple):
 
 
 def eval_batches(
-    split: HostSplit, batch_size: int, length_buckets: int
+    split: HostSplit,
+    batch_size: int,
+    length_buckets: int,
+    max_examples: int | None = None,
 ) -> Iterator[EvalBatches]:
-    """Batches that have every example once, the shortest lengths first."""
+    """Batches that have every example once, the shortest lengths first.
+
+    Of more than `max_examples` they have so many, evenly spread: a split may be sorted
+    by class.
+    """
     buckets = np.array(bucket_lengths(split.inputs.shape[1], length_buckets))
     example_lengths = split.example_lengths()
     order = np.arange(split.num_examples, dtype=np.int32)
+    if max_examples is not None and max_examples < len(order):
+        order = order[np.arange(max_examples) * len(order) // max_examples]
     if len(buckets) > 1:
-        order = order[np.argsort(example_lengths, kind="stable")]
+        order = order[np.argsort(example_lengths[order], kind="stable")]
 
     num_batches = -(-len(order) // batch_size)
     position = np.arange(num_batches * batch_size).reshape(num_batches, batch_size)

@@ -449,6 +449,7 @@ def _measure(
         run.splits[split],
         batch_size=run.config.batch_size // run.config.grad_accum_steps,
         length_buckets=run.config.length_buckets,
+        max_examples=run.config.max_eval_examples,
         should_stop=lambda: stop_signal() > 0,
     )
     if metrics and not math.isfinite(metrics["loss"]):
@@ -464,6 +465,7 @@ def evaluate(
     split: HostSplit,
     batch_size: int,
     length_buckets: int = 1,
+    max_examples: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, float] | None:
     """Measures a split.
@@ -472,6 +474,7 @@ def evaluate(
       weights: the weights of the model, on the mesh of the programs.
       length_buckets: the number of lengths that batches are cut to. With several,
         examples of similar length share a batch.
+      max_examples: how many examples of the split are measured; None = all.
       should_stop: a function that is called after every chunk.
 
     Returns:
@@ -479,7 +482,7 @@ def evaluate(
     """
     mesh = programs.mesh
     totals = device_put_global(mesh, Totals.zero(programs.objective.metrics))
-    for batches in eval_batches(split, batch_size, length_buckets):
+    for batches in eval_batches(split, batch_size, length_buckets, max_examples):
         timer = ChunkTimer()  # The program of each length is compiled anew.
         room = split.chunk_room(batch_size)
         start = 0

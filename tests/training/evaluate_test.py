@@ -104,6 +104,17 @@ def test_evaluate_begins_each_length_with_a_chunk_of_one_batch(programs):
     assert sizes[7][0] == 2
 
 
+def test_evaluate_of_fewer_examples_spreads_them_over_the_split(programs, test_split):
+    watched, calls = watch(programs)
+    metrics = evaluate(watched, WEIGHTS, test_split, batch_size=8, max_examples=10)
+    assert metrics["examples"] == 10
+    examples = [example for _, chunk in calls for example in chunk]
+    assert examples == [0, 2, 5, 8, 11, 14, 17, 20, 23, 26]
+
+    all_of_them = evaluate(programs, WEIGHTS, test_split, 8, max_examples=30)
+    assert all_of_them["examples"] == 29
+
+
 def test_evaluate_is_none_when_asked_to_stop(programs, test_split):
     answers = iter([False, True])
     metrics = evaluate(
@@ -112,13 +123,18 @@ def test_evaluate_is_none_when_asked_to_stop(programs, test_split):
     assert metrics is None
 
 
-def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
+def test_a_run_evaluates_what_it_may_in_batches_as_small_and_short_as_its_parts(
     optimizer, splits, tmp_path
 ):
     """Evaluation takes no more memory than training."""
     batching = {"grad_accum_steps": 4, "length_buckets": 7}
     config = TrainConfig(
-        batch_size=8, num_steps=2, eval_every=1, checkpoint_every=2, **batching
+        batch_size=8,
+        num_steps=2,
+        eval_every=1,
+        checkpoint_every=2,
+        max_eval_examples=20,
+        **batching,
     )
     programs = Programs(BagOfTokens, Classification(), optimizer, **batching)
     batch_sizes = set()
@@ -130,6 +146,7 @@ def test_a_run_evaluates_in_batches_as_small_and_short_as_its_parts(
         return programs.eval_chunk(weights, chunk, *arguments, length=length)
 
     recording_programs = with_functions(programs, eval_chunk=eval_chunk)
-    train(open_run(recording_programs, config, splits, tmp_path))
+    outcome = train(open_run(recording_programs, config, splits, tmp_path))
+    assert outcome["test_examples"] == 20
     assert batch_sizes == {8 // 4}
     assert lengths > {2, LENGTH}
