@@ -30,7 +30,7 @@ PAGES = [
     README,
     *(ROOT / name for name in ("CONTRIBUTING.md", "DATA.md", "results/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "results").glob("*/README.md")),
+    *sorted((ROOT / "results").glob("*/*.md")),
 ]
 SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"^(?:    )?(python scripts/.*|make .*)$", re.MULTILINE)
