@@ -7,11 +7,10 @@ from pathlib import Path
 
 from nystromformer.experiments.run import is_locked
 from nystromformer.experiments.sweep.points import Point
-from nystromformer.run_files import CONFIG_FILE, METRICS_FILE, RESULT_FILE
+from nystromformer.run_files import CONFIG_FILE, FAILURE_FILE, METRICS_FILE, RESULT_FILE
 from nystromformer.training.output import Bar
 
 LOG_FILE = "log.txt"
-FAILURE_FILE = "failed.txt"  # the exit status of a run that failed, and its error
 # The states of `find_state` in words, in the order in which they are counted.
 STATE_WORDS = {
     "done": "done",
