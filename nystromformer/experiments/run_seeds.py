@@ -5,7 +5,6 @@ A workdir then holds what it holds after `run_training` of its seed alone.
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 from etils import epath
 from flax.traverse_util import flatten_dict
@@ -40,12 +39,14 @@ def check_together(config: Config) -> None:
     num_lengths = config.train.length_buckets
     if num_lengths > 1:
         raise ConfigError(
-            f"seeds cannot be trained together with train.length_buckets={num_lengths}: "
-            "give --config.train.length_buckets=1, or train each seed by itself"
+            "seeds cannot be trained together with train.length_buckets="
+            f"{num_lengths}: set it to 1, or train each seed by itself"
         )
 
 
-def run_seeds(experiments: Sequence[Experiment], workdirs: Sequence[epath.Path]) -> None:
+def run_seeds(
+    experiments: Sequence[Experiment], workdirs: Sequence[epath.Path]
+) -> None:
     """Trains several seeds to the end, together, and writes the result.json of each.
 
     A seed that is finished or has failed is left out, and one that remains is trained

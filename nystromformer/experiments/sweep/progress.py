@@ -35,13 +35,19 @@ def find_state(workdir: Path) -> str:
     return "waiting"
 
 
-def format_plan(points: Sequence[Point], folder: Path, retry: bool = False) -> str:
+def format_plan(
+    points: Sequence[Point],
+    folder: Path,
+    retry: bool = False,
+    groups: Sequence[Sequence[Point]] = (),
+) -> str:
     """Returns lines that say what a sweep has to do, one for each run.
 
     Args:
       points: all points of the sweep.
       folder: the folder of the sweep.
       retry: whether failed runs are trained again.
+      groups: those of the runs to train that one process trains together.
     """
     states = {point.name: find_state(folder / point.name) for point in points}
     reasons = {}
@@ -58,6 +64,9 @@ def format_plan(points: Sequence[Point], folder: Path, retry: bool = False) -> s
         f"  {STATE_WORDS[state]:{width}}  {name}{reasons.get(name, '')}"
         for name, state in states.items()
     ]
+    for group in groups:
+        if len(group) > 1:
+            lines.append(f"  together: {', '.join(point.name for point in group)}")
     return "\n".join(lines)
 
 

@@ -1,0 +1,200 @@
+"""train.py --seeds: several seeds of small ListOps, each in its own workdir."""
+
+import json
+import signal
+import time
+from types import SimpleNamespace
+
+import jax
+import pytest
+from etils import epath
+
+from lra_tasks.errors import DataError
+from nystromformer.errors import ConfigError, NotFiniteError
+from nystromformer.experiments import run_seeds as run_seeds_module
+from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.run_seeds import run_seeds
+from nystromformer.experiments.trained_run import load_run
+from nystromformer.training.checkpoint import saved_steps
+from tests.commands import refused
+from tests.small import make_config, numbers, result_of
+from tests.tolerance import TOLERANCE
+
+
+def together_args(commands, folder) -> tuple[str, ...]:
+    """The arguments of train.py for the seeds 0 and 1, in folders of their numbers."""
+    return commands.train_args(folder / "{seed}", "--seeds=0,1")
+
+
+@pytest.fixture(scope="module")
+def together(commands, tmp_path_factory):
+    """The folder of two seeds that nothing interrupts, and what they printed."""
+    folder = tmp_path_factory.mktemp("together")
+    done = commands.run("train.py", *together_args(commands, folder))
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def assert_close(workdir, expected_workdir):
+    """Compares runs but for the bits of their weights, which rounding has changed."""
+    left_out = {"params_sha256", "compiled_bytes", "seeds_together"}
+    rows = numbers(workdir)
+    for row, expected in zip(rows, numbers(expected_workdir), strict=True):
+        assert row.keys() - left_out == expected.keys() - left_out
+        for key in row.keys() - left_out:
+            if isinstance(row[key], float):
+                close = pytest.approx(expected[key], rel=TOLERANCE["float32"])
+                assert row[key] == close, key
+            else:
+                assert row[key] == expected[key], key
+
+
+def test_train_seeds_gives_the_runs_of_each_seed_alone(
+    commands, together, finished, tmp_path
+):
+    folder, printed = together
+    alone = commands.train(tmp_path / "alone", "--config.train.seed=1")
+    assert alone.returncode == 0, alone.stderr
+    for seed, expected in ((0, finished[0]), (1, tmp_path / "alone")):
+        workdir = folder / str(seed)
+        assert_close(workdir, expected)
+        names = {path.name for path in workdir.iterdir()}
+        assert names == {path.name for path in expected.iterdir()}
+        config = json.loads((workdir / "config.json").read_text())
+        expected_config = json.loads((expected / "config.json").read_text())
+        for groups in (config, expected_config):
+            groups["overrides"].pop("train.seed", None)  # the default, said or not
+        assert config == expected_config
+        result = result_of(workdir)
+        assert result["seeds_together"] == [0, 1]
+        assert f"nystrom, seed {seed}: best validation accuracy" in printed
+        assert load_run(workdir).config.train.seed == seed
+    assert "seeds 0, 1 together on CPU" in printed
+
+
+def test_train_seeds_leaves_out_what_is_finished(commands, together):
+    folder, _ = together
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    again = commands.run("train.py", *together_args(commands, folder))
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.splitlines() == [
+        f"{folder}/{seed} is finished; delete it to run again" for seed in (0, 1)
+    ]
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.slow
+def test_train_seeds_killed_go_on_to_the_same_bits(commands, together, tmp_path):
+    args = together_args(commands, tmp_path)
+    process = commands.start("train.py", *args)
+    while not saved_steps(tmp_path / "1"):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    resumed = commands.run("train.py", *args)
+    assert "resuming from step" in resumed.stdout, resumed.stderr
+    for seed in ("0", "1"):
+        assert numbers(tmp_path / seed) == numbers(together[0] / seed)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--seeds=0,1", "--sequence_parallelism=2"], "on one device: leave out"),
+        (["--seeds=0,1", "--distributed"], "on one device: leave out --distributed"),
+        (["--seeds=0,1", "--config.train.seed=3"], "both set train.seed; leave one"),
+        (["--seeds=0,0"], "give different seeds"),
+        (["--seeds=0,one"], "train.seed"),
+        (
+            ["--seeds=0,1", "--config.train.length_buckets=4"],
+            "together with train.length_buckets=4: set it to 1, or train each seed by",
+        ),
+    ],
+)
+def test_train_seeds_refuses_in_one_line(commands, tmp_path, flags, message):
+    args = commands.train_args(tmp_path / "{seed}", *flags)
+    assert message in refused(commands.run("train.py", *args))
+    assert not list(tmp_path.iterdir())
+
+
+def test_train_seeds_needs_a_workdir_for_each(commands, tmp_path):
+    args = commands.train_args(tmp_path / "x", "--seeds=0,1")
+    assert "and {seed} in the workdir" in refused(commands.run("train.py", *args))
+
+
+@pytest.fixture
+def experiments(tmp_path):
+    """A small experiment of four steps, with three seeds."""
+    settings = {
+        "task__num_train": 64,
+        "task__num_validation": 10,
+        "task__num_test": 10,
+        "task__data_dir": str(tmp_path / "data"),
+        "model__num_layers": 1,
+        "optimizer__warmup_steps": 1,
+        "train__num_steps": 4,
+        "train__batch_size": 8,
+    }
+    return [
+        Experiment(make_config("identity,quick", train__seed=seed, **settings))
+        for seed in range(3)
+    ]
+
+
+@pytest.fixture
+def workdirs(tmp_path):
+    return [epath.Path(tmp_path / str(seed)) for seed in range(3)]
+
+
+def load_nothing(_):
+    raise DataError("the data were loaded")
+
+
+def test_run_seeds_refuses_before_it_loads(
+    experiments, workdirs, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(Experiment, "load", load_nothing)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            run_seeds_module, "make_run_mesh", lambda _: SimpleNamespace(size=4)
+        )
+        with pytest.raises(ConfigError, match="on one device, and here are 4: choose"):
+            run_seeds(experiments, workdirs)
+    assert not list(tmp_path.iterdir())
+
+    for step in ("20", "40"):
+        (workdirs[1] / "checkpoints" / step).mkdir(parents=True)
+    (workdirs[1] / "config.json").write_text(
+        json.dumps(experiments[1].config.to_mapping())
+    )
+    with pytest.raises(ConfigError, match="have no checkpoint of one step"):
+        run_seeds(experiments, workdirs)
+
+
+def test_run_seeds_leaves_out_a_seed_that_has_met_a_nan(
+    experiments, workdirs, monkeypatch, capsys
+):
+    from nystromformer.training import seeds
+
+    check_finite = seeds.check_finite
+
+    def fail_seed_1(run, finite):
+        if run.config.seed == 1:
+            raise NotFiniteError(f"step {run.step}: not finite: the loss")
+        check_finite(run, finite)
+
+    monkeypatch.setattr(seeds, "check_finite", fail_seed_1)
+    with pytest.raises(NotFiniteError, match="^seed 1: step 1: not finite: the loss$"):
+        run_seeds(experiments, workdirs)
+    failure = workdirs[1] / "failed.txt"
+    assert failure.read_text() == "step 1: not finite: the loss"
+    assert [(x / "result.json").exists() for x in workdirs] == [True, False, True]
+
+    capsys.readouterr()
+    run_seeds(experiments, workdirs)
+    assert f"{workdirs[1]} has failed, step 1: not" in capsys.readouterr().out
+    failure.unlink()
+    run_seeds(experiments, workdirs)  # by itself, as it is alone
+    assert (workdirs[1] / "result.json").exists()
+    jax.clear_caches()
