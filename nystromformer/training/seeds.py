@@ -21,6 +21,7 @@ from etils import epath
 
 from nystromformer.errors import CheckpointError, Interrupted, NotFiniteError
 from nystromformer.training.checkpoint import saved_steps
+from nystromformer.training.data import HostSplit
 from nystromformer.training.loop import (
     ChunkTimer,
     Run,
@@ -85,12 +86,14 @@ def open_runs(
         run = open_run(
             programs,
             config,
-            _with_own_prefetch(splits),
+            splits,
             workdir,
             settings=run_settings,
             max_step=find_common_step(workdirs),
             **options,
         )
+        train_split = _with_own_prefetch(run.splits["train"])
+        run.splits = {**run.splits, "train": train_split}
         runs.append(run)
     steps = {str(run.workdir): run.step for run in runs}
     if len(set(steps.values())) > 1:
@@ -101,13 +104,11 @@ def open_runs(
     return runs
 
 
-def _with_own_prefetch(splits: Mapping[str, Any]) -> dict[str, Any]:
-    """The same splits; rows on a disk as a copy, which prefetches for one run alone."""
-    own_splits = dict(splits)
-    if hasattr(splits["train"].inputs, "prefetch"):
-        own_splits["train"] = copy.copy(splits["train"])
-        own_splits["train"].inputs = copy.copy(splits["train"].inputs)
-    return own_splits
+def _with_own_prefetch(split: HostSplit) -> HostSplit:
+    """The same examples; rows on a disk are prefetched for one run alone."""
+    if not hasattr(split.inputs, "prefetch"):
+        return split
+    return dataclasses.replace(split, inputs=copy.copy(split.inputs))
 
 
 @dataclasses.dataclass

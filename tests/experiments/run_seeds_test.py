@@ -185,7 +185,7 @@ def test_run_seeds_leaves_out_a_seed_that_has_met_a_nan(
         check_finite(run, finite)
 
     monkeypatch.setattr(seeds, "check_finite", fail_seed_1)
-    with pytest.raises(NotFiniteError, match="^seed 1: step 1: not finite: the loss$"):
+    with pytest.raises(NotFiniteError, match=r"^seed 1: step 1: not finite: the loss$"):
         run_seeds(experiments, workdirs)
     failure = workdirs[1] / "failed.txt"
     assert failure.read_text() == "step 1: not finite: the loss"
