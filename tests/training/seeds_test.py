@@ -15,7 +15,7 @@ from nystromformer.training.data import train_example_ids
 from nystromformer.training.loop import train
 from nystromformer.training.objective import Classification
 from nystromformer.training.seeds import find_common_step, open_runs, train_seeds
-from tests.tolerance import TOLERANCE, relative_error
+from tests.tolerance import TOLERANCE, assert_close_rows, relative_error
 from tests.training.conftest import CLASSIFICATION, BagOfTokens, flip_a_bit
 from tests.training.metrics_file import rows_of
 
@@ -63,11 +63,11 @@ def test_seeds_together_are_those_of_each_alone(run_in, together, tmp_path):
     for seed, outcome in zip(SEEDS, outcomes, strict=True):
         run = run_in(tmp_path / str(seed), seed=seed)
         expected = numbers(train(run))
-        assert numbers(outcome) == pytest.approx(expected, rel=TOLERANCE["float32"])
+        assert_close_rows(numbers(outcome), expected)
         expected_rows = rows_of(run.workdir)
         rows = rows_of(folder / str(seed))
         for row, expected_row in zip(rows, expected_rows, strict=True):
-            assert row == pytest.approx(expected_row, rel=TOLERANCE["float32"])
+            assert_close_rows(row, expected_row)
         best, _ = load_weights(folder / str(seed) / "best", run.state.weights)
         for leaf, expected_leaf in zip(
             jax.tree.leaves(best), jax.tree.leaves(run.best), strict=True
@@ -191,9 +191,7 @@ def test_seeds_go_on_without_one_that_meets_a_nan(
     assert saved_steps(runs[1].workdir) == [12]
     _, expected = together
     for i in (0, 2):
-        assert numbers(outcomes[i]) == pytest.approx(
-            numbers(expected[i]), rel=TOLERANCE["float32"]
-        )
+        assert_close_rows(numbers(outcomes[i]), numbers(expected[i]))
 
 
 class WithItsOwnDropout(BagOfTokens):
@@ -213,5 +211,4 @@ def test_seeds_of_a_model_with_a_random_stream_are_those_of_each_alone(
 ):
     outcomes = train_seeds(open_seeds(tmp_path, model=WithItsOwnDropout))
     alone = run_in(tmp_path / "alone", WithItsOwnDropout, seed=SEEDS[2])
-    expected = numbers(train(alone))
-    assert numbers(outcomes[2]) == pytest.approx(expected, rel=TOLERANCE["float32"])
+    assert_close_rows(numbers(outcomes[2]), numbers(train(alone)))
