@@ -5,7 +5,6 @@ import signal
 import time
 from types import SimpleNamespace
 
-import jax
 import pytest
 from etils import epath
 
@@ -15,6 +14,7 @@ from nystromformer.experiments import run_seeds as run_seeds_module
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run_seeds import run_seeds
 from nystromformer.experiments.trained_run import load_run
+from nystromformer.training import seeds
 from nystromformer.training.checkpoint import saved_steps
 from tests.commands import refused
 from tests.small import make_config, numbers, result_of
@@ -121,7 +121,7 @@ def test_train_seeds_needs_a_workdir_for_each(commands, tmp_path):
 
 @pytest.fixture
 def experiments(tmp_path):
-    """A small experiment of four steps, with three seeds."""
+    """A small experiment of four steps, with two seeds."""
     settings = {
         "task__num_train": 64,
         "task__num_validation": 10,
@@ -134,13 +134,13 @@ def experiments(tmp_path):
     }
     return [
         Experiment(make_config("identity,quick", train__seed=seed, **settings))
-        for seed in range(3)
+        for seed in range(2)
     ]
 
 
 @pytest.fixture
 def workdirs(tmp_path):
-    return [epath.Path(tmp_path / str(seed)) for seed in range(3)]
+    return [epath.Path(tmp_path / str(seed)) for seed in range(2)]
 
 
 def load_nothing(_):
@@ -171,8 +171,6 @@ def test_run_seeds_refuses_before_it_loads(
 def test_run_seeds_leaves_out_a_seed_that_has_met_a_nan(
     experiments, workdirs, monkeypatch, capsys
 ):
-    from nystromformer.training import seeds
-
     check_finite = seeds.check_finite
 
     def fail_seed_1(run, finite):
@@ -185,12 +183,11 @@ def test_run_seeds_leaves_out_a_seed_that_has_met_a_nan(
         run_seeds(experiments, workdirs)
     failure = workdirs[1] / "failed.txt"
     assert failure.read_text() == "step 1: not finite: the loss"
-    assert [(x / "result.json").exists() for x in workdirs] == [True, False, True]
+    assert [(x / "result.json").exists() for x in workdirs] == [True, False]
 
     capsys.readouterr()
     run_seeds(experiments, workdirs)
-    assert f"{workdirs[1]} has failed, step 1: not" in capsys.readouterr().out
-    failure.unlink()
-    run_seeds(experiments, workdirs)  # by itself, as it is alone
-    assert (workdirs[1] / "result.json").exists()
-    jax.clear_caches()
+    assert capsys.readouterr().out.splitlines() == [
+        f"{workdirs[0]} is finished; delete it to run again",
+        f"{workdirs[1]} has failed, {failure.read_text()}; delete {failure} to retry",
+    ]

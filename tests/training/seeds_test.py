@@ -2,6 +2,7 @@
 
 import json
 import signal
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from nystromformer.training.checkpoint import load_weights, saved_steps
 from nystromformer.training.data import train_example_ids
 from nystromformer.training.loop import train
 from nystromformer.training.objective import Classification
+from nystromformer.training.output import Progress
 from nystromformer.training.seeds import find_common_step, open_runs, train_seeds
 from tests.tolerance import TOLERANCE, assert_close_rows, relative_error
 from tests.training.conftest import CLASSIFICATION, BagOfTokens, flip_a_bit
@@ -52,23 +54,33 @@ def numbers(outcome):
 
 @pytest.fixture(scope="module")
 def together(open_seeds, tmp_path_factory):
-    """The folder and the outcomes of seeds that nothing interrupts."""
+    """Seeds that nothing interrupts: their folder, their outcomes, and what they show.
+
+    `shown` has the examples per second of the progress bar.
+    """
     folder = tmp_path_factory.mktemp("together")
-    return folder, train_seeds(open_seeds(folder))
+    shown = []
+
+    def update(self, step, values, throughput):
+        shown.append(throughput)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "update", update)
+        outcomes = train_seeds(open_seeds(folder))
+    return SimpleNamespace(folder=folder, outcomes=outcomes, shown=shown)
 
 
 def test_seeds_together_are_those_of_each_alone(run_in, together, tmp_path):
-    folder, outcomes = together
     losses = []
-    for seed, outcome in zip(SEEDS, outcomes, strict=True):
+    for seed, outcome in zip(SEEDS, together.outcomes, strict=True):
         run = run_in(tmp_path / str(seed), seed=seed)
         expected = numbers(train(run))
         assert_close_rows(numbers(outcome), expected)
         expected_rows = rows_of(run.workdir)
-        rows = rows_of(folder / str(seed))
+        rows = rows_of(together.folder / str(seed))
         for row, expected_row in zip(rows, expected_rows, strict=True):
             assert_close_rows(row, expected_row)
-        best, _ = load_weights(folder / str(seed) / "best", run.state.weights)
+        best, _ = load_weights(together.folder / f"{seed}/best", run.state.weights)
         for leaf, expected_leaf in zip(
             jax.tree.leaves(best), jax.tree.leaves(run.best), strict=True
         ):
@@ -77,30 +89,26 @@ def test_seeds_together_are_those_of_each_alone(run_in, together, tmp_path):
     assert len(set(losses)) == len(SEEDS)
 
 
-def test_seeds_say_the_examples_of_one_in_metrics_and_of_all_to_a_person(
-    open_seeds, tmp_path, monkeypatch
-):
-    shown = []
-    monkeypatch.setattr(
-        "nystromformer.training.output.Progress.update",
-        lambda self, step, values, throughput: shown.append(throughput),
-    )
-    train_seeds(open_seeds(tmp_path))
+def test_seeds_write_the_examples_per_second_of_one_and_show_those_of_all(together):
     for seed in SEEDS:
-        lines = (tmp_path / str(seed) / "metrics.jsonl").read_text().splitlines()
+        lines = (together.folder / f"{seed}/metrics.jsonl").read_text().splitlines()
         rates = [json.loads(line).get("examples_per_second") for line in lines]
-        assert {3 * rate for rate in rates if rate} <= set(shown)
+        assert {3 * rate for rate in rates if rate} <= set(together.shown)
 
 
 def assert_same_bits(folder, outcomes, together):
-    expected_folder, expected = together
-    for seed, outcome, expected_outcome in zip(SEEDS, outcomes, expected, strict=True):
-        assert outcome["params_sha256"] == expected_outcome["params_sha256"]
-        assert numbers(outcome) == numbers(expected_outcome)
-        assert rows_of(folder / str(seed)) == rows_of(expected_folder / str(seed))
+    for seed, outcome, expected in zip(SEEDS, outcomes, together.outcomes, strict=True):
+        assert outcome["params_sha256"] == expected["params_sha256"]
+        assert numbers(outcome) == numbers(expected)
+        assert rows_of(folder / str(seed)) == rows_of(together.folder / str(seed))
 
 
-@pytest.mark.parametrize("step", [3, 16, 40])
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(3, marks=slow), 16, pytest.param(40, marks=slow)]
+)
 def test_seeds_stopped_by_a_signal_resume_bit_equal(
     open_seeds, together, tmp_path, step
 ):
@@ -116,7 +124,7 @@ class KilledError(Exception):
     """Stands for a SIGKILL, after which a run writes nothing more."""
 
 
-@pytest.mark.parametrize(("num_saved", "common_step"), [(2, 0), (4, 12), (8, 24)])
+@pytest.mark.parametrize(("num_saved", "common_step"), [(2, 0), (8, 24)])
 def test_seeds_killed_between_their_checkpoints_go_on_from_the_last_of_all(
     open_seeds, together, tmp_path, monkeypatch, num_saved, common_step
 ):
@@ -152,6 +160,7 @@ def test_find_common_step_knows_runs_that_have_not_begun_together(tmp_path):
     assert find_common_step([folders["a"], folders["e"]]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_open_runs_refuses_a_damaged_checkpoint_that_parts_them(open_seeds, tmp_path):
     runs = open_seeds(tmp_path)
@@ -189,9 +198,8 @@ def test_seeds_go_on_without_one_that_meets_a_nan(
     line = f"seed {SEEDS[1]}: stopped, the others go on: {message}"
     assert line in capsys.readouterr().out
     assert saved_steps(runs[1].workdir) == [12]
-    _, expected = together
     for i in (0, 2):
-        assert_close_rows(numbers(outcomes[i]), numbers(expected[i]))
+        assert_close_rows(numbers(outcomes[i]), numbers(together.outcomes[i]))
 
 
 class WithItsOwnDropout(BagOfTokens):
@@ -206,6 +214,7 @@ class WithItsOwnDropout(BagOfTokens):
         return self.dropout(logits, deterministic=dropout_rng is None)
 
 
+@pytest.mark.slow
 def test_seeds_of_a_model_with_a_random_stream_are_those_of_each_alone(
     open_seeds, run_in, tmp_path
 ):
