@@ -206,7 +206,7 @@ def main(changes: Settings) -> None:
     sys.exit(0 if states == {"done"} else 1)
 
 
-def _print_jobs(groups: Sequence[list[Point]], folder: Path) -> None:
+def _print_jobs(groups: Sequence[Sequence[Point]], folder: Path) -> None:
     """Prints the commands of runs, or the scripts of the jobs of SLURM."""
     if not _CLUSTER.value:
         for group in groups:

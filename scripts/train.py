@@ -87,7 +87,8 @@ def train_together(changes: Mapping[str, str]) -> None:
     Args:
       changes: as in `main`.
     """
-    seeds = _SEEDS.value
+    seeds = _SEEDS.value or []
+    workdir = str(_WORKDIR.value)
     if _DISTRIBUTED.value or _SHARDS.value > 1:
         raise ConfigError(
             "--seeds trains on one device: leave out --distributed and "
@@ -95,9 +96,9 @@ def train_together(changes: Mapping[str, str]) -> None:
         )
     if "train.seed" in changes:
         raise ConfigError("--seeds and --config both set train.seed; leave one out")
-    if "{seed}" not in _WORKDIR.value or len(set(seeds)) < len(seeds):
+    if "{seed}" not in workdir or len(set(seeds)) < len(seeds):
         raise ConfigError(
-            f"--seeds={','.join(seeds)} --workdir={_WORKDIR.value}: give different "
+            f"--seeds={','.join(seeds)} --workdir={workdir}: give different "
             "seeds, and {seed} in the workdir, as in --workdir='DIR/seed{seed}'"
         )
     cli.use_compilation_cache()
@@ -107,8 +108,7 @@ def train_together(changes: Mapping[str, str]) -> None:
         seed_changes = {**changes, "train.seed": seed}
         config = load_config(str(_CONFIG.value), seed_changes, cli.loaded_modules())
         experiments.append(build_experiment(config))
-        workdir = _WORKDIR.value.replace("{seed}", seed)
-        workdirs.append(epath.Path(workdir).expanduser())
+        workdirs.append(epath.Path(workdir.replace("{seed}", seed)).expanduser())
     run_seeds.run_seeds(experiments, workdirs)
 
 

@@ -43,29 +43,36 @@ def comparable(workdir) -> list[dict]:
     ]
 
 
-def test_train_seeds_gives_the_runs_of_each_seed_alone(
-    commands, together, finished, tmp_path
-):
+def assert_is_run_of_seed(workdir, expected_workdir, seed):
+    """Compares a run with that of its seed alone: its numbers, files and config."""
+    rows = comparable(workdir)
+    for row, expected_row in zip(rows, comparable(expected_workdir), strict=True):
+        assert_close_rows(row, expected_row)
+    names = {path.name for path in workdir.iterdir()}
+    assert names == {path.name for path in expected_workdir.iterdir()}
+    config, expected = (
+        json.loads((folder / "config.json").read_text())
+        for folder in (workdir, expected_workdir)
+    )
+    expected["overrides"]["train.seed"] = seed  # a command may leave out the default
+    assert config == expected
+    assert load_run(workdir).config.train.seed == seed
+
+
+def test_train_seeds_gives_the_run_of_a_seed_alone(together, finished):
     folder, printed = together
-    alone = commands.train(tmp_path / "alone", "--config.train.seed=1")
-    assert alone.returncode == 0, alone.stderr
-    for seed, expected in ((0, finished[0]), (1, tmp_path / "alone")):
-        workdir = folder / str(seed)
-        rows = comparable(workdir)
-        for row, expected_row in zip(rows, comparable(expected), strict=True):
-            assert_close_rows(row, expected_row)
-        names = {path.name for path in workdir.iterdir()}
-        assert names == {path.name for path in expected.iterdir()}
-        config = json.loads((workdir / "config.json").read_text())
-        expected_config = json.loads((expected / "config.json").read_text())
-        for groups in (config, expected_config):
-            groups["overrides"].pop("train.seed", None)  # the default, said or not
-        assert config == expected_config
-        result = result_of(workdir)
-        assert result["seeds_together"] == [0, 1]
-        assert f"nystrom, seed {seed}: best validation accuracy" in printed
-        assert load_run(workdir).config.train.seed == seed
+    assert_is_run_of_seed(folder / "0", finished[0], seed=0)
     assert "seeds 0, 1 together on CPU" in printed
+    for seed in (0, 1):
+        assert result_of(folder / str(seed))["seeds_together"] == [0, 1]
+        assert f"nystrom, seed {seed}: best validation accuracy" in printed
+
+
+@pytest.mark.slow
+def test_train_seeds_gives_the_run_of_another_seed_alone(commands, together, tmp_path):
+    alone = commands.train(tmp_path, "--config.train.seed=1")
+    assert alone.returncode == 0, alone.stderr
+    assert_is_run_of_seed(together[0] / "1", tmp_path, seed=1)
 
 
 def test_train_seeds_leaves_out_what_is_finished(commands, together):

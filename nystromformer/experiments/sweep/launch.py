@@ -322,7 +322,7 @@ class _SlurmExecutor(submitit.SlurmExecutor):
         return self._make_submission_file_text(self._submitit_command_str, uid="")
 
 
-def _make_stages(groups: Sequence[list[Point]]) -> list[list[list[Point]]]:
+def _make_stages(groups: Sequence[Sequence[Point]]) -> list[list[Sequence[Point]]]:
     """The groups that start from none, and those that start from others, if any."""
     first = [group for group in groups if not group[0].source]
     second = [group for group in groups if group[0].source]
@@ -347,7 +347,7 @@ def _make_executor(
 
 
 def slurm_scripts(
-    groups: Sequence[list[Point]], folder: Path, **parameters: Any
+    groups: Sequence[Sequence[Point]], folder: Path, **parameters: Any
 ) -> list[str]:
     """Returns the scripts of the jobs that `run_on_slurm` would submit."""
     scripts = []
@@ -365,7 +365,7 @@ def _count_runs(groups: Sequence[Sequence[Point]]) -> str:
 
 
 def run_on_slurm(
-    groups: Sequence[list[Point]], folder: Path, **parameters: Any
+    groups: Sequence[Sequence[Point]], folder: Path, **parameters: Any
 ) -> None:
     """Submits groups as job arrays; those that start from others wait for all.
 
