@@ -221,7 +221,7 @@ def compile_step(runs: Sequence[Run]) -> None:
     if is_trained or jax.config.values["jax_disable_jit"]:
         return
     num_bytes = first.programs.compile(
-        first.splits["train"], first.config.batch_size, num_runs=len(runs)
+        first.splits["train"], first.config.batch_size, len(runs)
     )
     for run in runs:
         run.record.compiled_bytes = num_bytes
