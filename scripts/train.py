@@ -107,8 +107,9 @@ def train_together(changes: Mapping[str, str]) -> None:
     for seed in seeds:
         seed_changes = {**changes, "train.seed": seed}
         config = load_config(str(_CONFIG.value), seed_changes, cli.loaded_modules())
-        experiments.append(build_experiment(config))
-        workdirs.append(epath.Path(workdir.replace("{seed}", seed)).expanduser())
+        seed_workdir = epath.Path(workdir.replace("{seed}", seed)).expanduser()
+        experiments.append(build_experiment(follow_source(config, seed_workdir)))
+        workdirs.append(seed_workdir)
     run_seeds.run_seeds(experiments, workdirs)
 
 
