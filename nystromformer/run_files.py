@@ -10,6 +10,7 @@ METRICS_FILE = "metrics.jsonl"
 BEST_FOLDER = "best"  # the weights of the best validation, or imported ones
 WEIGHTS_FILE = "model.safetensors"  # in its place in the folder of scripts/export.py
 RESULT_FILE = "result.json"  # a run that is finished has it
+FAILURE_FILE = "failed.txt"  # why a run of a sweep, or of several seeds, has failed
 LOCK_FILE = "lock"  # the process that trains there holds it
 PLAN_FILE = "sweep.json"  # in the folder of a sweep: the config of each run, by name
 

@@ -9,6 +9,8 @@ r"""Trains every run of a grid or a plan, each in its own folder in --workdir.
 {attention} and {max_length}; each run puts in its own. --cluster=slurm submits runs;
 with --dry_run it shows the script of the job, and without SLURM the commands.
 
+--seeds_together trains all seeds of a setting in one process, by one program.
+
 Run the same command again to resume. Finished runs are skipped, and so are failed ones
 unless you pass --retry: failed.txt says why. Ctrl-C and --max_minutes let runs save.
 SLURM gets a run that is still in its queue a second time: look at squeue first.
@@ -39,6 +41,7 @@ from nystromformer.experiments import cli
 from nystromformer.experiments.run import check_workdir
 from nystromformer.experiments.sweep.launch import (
     check_slurm,
+    make_groups,
     run_locally,
     run_on_slurm,
     slurm_scripts,
@@ -47,18 +50,18 @@ from nystromformer.experiments.sweep.points import (
     Point,
     Settings,
     drop_duplicates,
+    group_command,
     make_points,
     parse_grid,
     write_plan,
 )
 from nystromformer.experiments.sweep.progress import (
-    FAILURE_FILE,
     find_state,
     format_outcome,
     format_plan,
 )
 from nystromformer.experiments.transfer import check_source, follow_source
-from nystromformer.run_files import CONFIG_FILE
+from nystromformer.run_files import CONFIG_FILE, FAILURE_FILE
 from nystromformer.training.checkpoint import saved_steps
 
 CONFIGS = os.path.relpath(Path(__file__).parents[1] / "configs")
@@ -70,6 +73,7 @@ _TASKS = flags.DEFINE_list("tasks", [], "NAME[:PRESET] of files in configs/")
 _PRESET = flags.DEFINE_string("preset", None, "PRESET[,PRESET] of all runs")
 _GRID = flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: a key and its values")
 _SEEDS = flags.DEFINE_integer("seeds", None, "seeds of each setting", lower_bound=1)
+_TOGETHER = flags.DEFINE_bool("seeds_together", False, "one process for all seeds")
 _RETRY = flags.DEFINE_bool("retry", False, "run failed runs again")
 _DRY_RUN = flags.DEFINE_bool("dry_run", False, "print commands or script, and exit")
 _PARALLEL = flags.DEFINE_integer("max_parallel", None, "default: here one a GPU", 1)
@@ -171,11 +175,12 @@ def main(changes: Settings) -> None:
     points_to_run = [
         point for point in points if find_state(folder / point.name) in states_to_run
     ]
-    plan = format_plan(points, folder, retry=_RETRY.value)
+    groups = make_groups(points_to_run, folder, _TOGETHER.value)
+    plan = format_plan(points, folder, retry=_RETRY.value, groups=groups)
     if _DRY_RUN.value:
         # What is not for a shell is a comment, so that all can be given to one.
         print("\n".join(f"# {line}" for line in plan.splitlines()))
-        _print_jobs(points_to_run, folder)
+        _print_jobs(groups, folder)
         return
 
     check_sources(points_to_run, points, folder)
@@ -186,7 +191,7 @@ def main(changes: Settings) -> None:
     write_plan(points, folder)
     print(plan, flush=True)
     if _CLUSTER.value:
-        run_on_slurm(points_to_run, folder, **_slurm_parameters())
+        run_on_slurm(groups, folder, **_slurm_parameters())
         return
     try:
         _train_here(points, folder)
@@ -201,13 +206,13 @@ def main(changes: Settings) -> None:
     sys.exit(0 if states == {"done"} else 1)
 
 
-def _print_jobs(points: Sequence[Point], folder: Path) -> None:
+def _print_jobs(groups: Sequence[Sequence[Point]], folder: Path) -> None:
     """Prints the commands of runs, or the scripts of the jobs of SLURM."""
     if not _CLUSTER.value:
-        for point in points:
-            print(shlex.join(point.command(folder)))
+        for group in groups:
+            print(shlex.join(group_command(group, folder)))
         return
-    for script in slurm_scripts(points, folder, **_slurm_parameters()):
+    for script in slurm_scripts(groups, folder, **_slurm_parameters()):
         print(script)
 
 
@@ -275,7 +280,7 @@ def _slurm_parameters() -> dict[str, Any]:
 def _train_here(points: Sequence[Point], folder: Path) -> None:
     """Trains runs on this machine, until --max_minutes have passed."""
     signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
-    run_locally(points, folder, _PARALLEL.value)
+    run_locally(points, folder, _PARALLEL.value, _TOGETHER.value)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ or the folder JAX_COMPILATION_CACHE_DIR, unless JAX_ENABLE_COMPILATION_CACHE=fal
 To train in several processes, start each by the same command with --distributed.
 Outside SLURM and TPU pods add --coordinator=HOST:PORT --num_processes=4 --process_id=0.
 All see the workdir; each reads the data from its own disk or a shared one.
+
+--seeds=0,1,2 --workdir='DIR/seed{seed}' trains several seeds together on one device, by
+one program, each in its own folder.
 """
 
 import start
@@ -30,7 +33,7 @@ from absl import flags
 from etils import epath
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments import cli, run
+from nystromformer.experiments import cli, run, run_seeds
 from nystromformer.experiments.config_file import format_config, load_config
 from nystromformer.experiments.experiment import build_experiment
 from nystromformer.experiments.transfer import follow_source
@@ -39,6 +42,7 @@ _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ATTENTION,PRESET]")
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run")
 _PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the config and exit")
 _MAX_MINUTES = flags.DEFINE_float("max_minutes", 0, "time limit; 0: none", 0)
+_SEEDS = flags.DEFINE_list("seeds", None, "seeds to train together")
 _SHARDS = flags.DEFINE_integer("sequence_parallelism", 1, "devices for a sequence", 1)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
@@ -66,12 +70,47 @@ def main(changes: Mapping[str, str]) -> None:
     if workdir is None:
         raise ConfigError("give --workdir=DIR, the folder of the run")
 
+    if _SEEDS.value:
+        train_together(changes)
+        return
     if _DISTRIBUTED.value:
         join_processes()
     cli.use_compilation_cache()
     experiment = build_experiment(follow_source(config, workdir))
     result = run.run_training(experiment, workdir, _SHARDS.value)
     print(run.summarize(result))
+
+
+def train_together(changes: Mapping[str, str]) -> None:
+    """Trains the seeds of --seeds, each in the workdir that has its number.
+
+    Args:
+      changes: as in `main`.
+    """
+    seeds = _SEEDS.value or []
+    workdir = str(_WORKDIR.value)
+    if _DISTRIBUTED.value or _SHARDS.value > 1:
+        raise ConfigError(
+            "--seeds trains on one device: leave out --distributed and "
+            "--sequence_parallelism"
+        )
+    if "train.seed" in changes:
+        raise ConfigError("--seeds and --config both set train.seed; leave one out")
+    if "{seed}" not in workdir or len(set(seeds)) < len(seeds):
+        raise ConfigError(
+            f"--seeds={','.join(seeds)} --workdir={workdir}: give different "
+            "seeds, and {seed} in the workdir, as in --workdir='DIR/seed{seed}'"
+        )
+    cli.use_compilation_cache()
+    experiments = []
+    workdirs = []
+    for seed in seeds:
+        seed_changes = {**changes, "train.seed": seed}
+        config = load_config(str(_CONFIG.value), seed_changes, cli.loaded_modules())
+        seed_workdir = epath.Path(workdir.replace("{seed}", seed)).expanduser()
+        experiments.append(build_experiment(follow_source(config, seed_workdir)))
+        workdirs.append(seed_workdir)
+    run_seeds.run_seeds(experiments, workdirs)
 
 
 def join_processes() -> None:

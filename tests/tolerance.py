@@ -4,6 +4,9 @@ No test loosens one. Each is set by the rounding of the dtype, and the negative 
 of the tests show that what it must catch is larger by orders of magnitude.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax.typing
 import numpy as np
 
@@ -30,3 +33,13 @@ def relative_error(
     assert actual.shape == expected.shape, (actual.shape, expected.shape)
     difference = np.abs(actual - expected).max()
     return float(difference / np.abs(expected).max())
+
+
+def assert_close_rows(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Compares two records, whose floats come from the same float32 computation."""
+    assert actual.keys() == expected.keys()
+    for key, value in expected.items():
+        if isinstance(value, float) and value:
+            assert relative_error(actual[key], value) < TOLERANCE["same"], key
+        else:
+            assert actual[key] == value, key

@@ -37,7 +37,7 @@ from nystromformer.training.devices import (
     is_host_0,
     make_mesh,
 )
-from nystromformer.training.loop import open_run, train
+from nystromformer.training.loop import Run, compile_step, open_run, train
 from nystromformer.training.output import write_text
 from nystromformer.training.step import Weights
 
@@ -86,7 +86,7 @@ def _train(
     """`run_training` in a folder that is locked and whose run is not finished."""
     print(format_config(experiment.config))
     mesh = make_run_mesh(experiment, sequence_parallelism)
-    splits, first_weights = _load(experiment, workdir)
+    splits, first_weights = load_data(experiment, is_new=not saved_steps(workdir))
     experiment = experiment.with_num_steps(splits["train"].num_examples)
     config = experiment.config
     data_sha256 = {name: split.content_hash for name, split in splits.items()}
@@ -106,26 +106,16 @@ def _train(
         settings=flatten_dict(config.to_mapping(), sep="."),
         session=made_by,
     )
+    compile_step([run])
     if is_host_0():
-        _write_config(experiment, workdir)
+        write_config(experiment, workdir)
     multihost_utils.sync_global_devices("opened the workdir")
 
     with StopFlag() as stop:
         outcome = train(run, should_stop=lambda: stop.signum or 0)
-    result = {
-        **_identity(experiment),
-        **outcome,
-        **_floors(experiment, splits),
-        "fraction_exact": experiment.fraction_exact(splits["test"]),
-        "processes": jax.process_count(),
-        "mesh": dict(mesh.shape),
-        **made_by,
-        "sessions": run.record.sessions,
-    }
-    if is_host_0():
-        write_json(workdir / RESULT_FILE, result)
-    delete_steps(workdir)
-    return result
+    return write_result(
+        experiment, splits, run, outcome=outcome, mesh=mesh, made_by=made_by
+    )
 
 
 class FirstWeights(NamedTuple):
@@ -139,17 +129,17 @@ class FirstWeights(NamedTuple):
     source_sha256: str | None = None
 
 
-def _load(
-    experiment: Experiment, workdir: epath.Path
+def load_data(
+    experiment: Experiment, is_new: bool
 ) -> tuple[dict[str, Split], FirstWeights]:
-    """Loads the data and, for a run that has not begun, what `train.init_from` names.
+    """Loads the data and, for a new run, what `train.init_from` names.
 
     Weights that do not fit are refused before the data are prepared, which may take
     long. With "bpe" it is the data that teach the task its vocabulary, so that the two
     vocabularies can be compared only afterwards.
     """
     source = None
-    if experiment.config.train.init_from and not saved_steps(workdir):
+    if experiment.config.train.init_from and is_new:
         from nystromformer.experiments.transfer import Source  # for such a run alone
 
         source = Source(experiment.config.train.init_from)
@@ -167,7 +157,7 @@ def _load(
     return splits, FirstWeights(make, weights_sha256(source.run.weights))
 
 
-def make_run_mesh(experiment: Experiment, sequence_parallelism: int) -> Mesh:
+def make_run_mesh(experiment: Experiment, sequence_parallelism: int = 1) -> Mesh:
     """Makes the mesh of all devices.
 
     Args:
@@ -199,13 +189,51 @@ def _describe_devices(mesh: Mesh) -> str:
     )
 
 
-def _write_config(experiment: Experiment, workdir: epath.Path) -> None:
+def write_config(experiment: Experiment, workdir: epath.Path) -> None:
     """Writes what reading the run takes: its config and, if it has one, tokenizer."""
     config = experiment.config
     write_json(workdir / CONFIG_FILE, config.to_mapping())
     tokenizer = experiment.task.vocabulary_file(config.task.data_dir)
     if tokenizer:
         (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
+
+
+def write_result(
+    experiment: Experiment,
+    splits: Mapping[str, Split],
+    run: Run,
+    *,
+    outcome: Mapping[str, Any],
+    mesh: Mesh,
+    made_by: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Writes result.json, and deletes the checkpoints that nobody needs any more.
+
+    Args:
+      experiment: what was trained.
+      splits: its data.
+      run: the finished run.
+      outcome: what training has returned.
+      mesh: the devices.
+      made_by: what else says how the run was made, such as the versions.
+
+    Returns:
+      The content of result.json.
+    """
+    result = {
+        **_identity(experiment),
+        **outcome,
+        **_floors(experiment, splits),
+        "fraction_exact": experiment.fraction_exact(splits["test"]),
+        "processes": jax.process_count(),
+        "mesh": dict(mesh.shape),
+        **made_by,
+        "sessions": run.record.sessions,
+    }
+    if is_host_0():
+        write_json(run.workdir / RESULT_FILE, result)
+    delete_steps(run.workdir)
+    return result
 
 
 def _identity(experiment: Experiment) -> dict[str, Any]:

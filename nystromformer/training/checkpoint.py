@@ -62,11 +62,14 @@ def delete_steps(workdir: epath.PathLike) -> None:
         (epath.Path(workdir) / FOLDER).rmtree()
 
 
-def restore(workdir: epath.PathLike, like: Tree) -> tuple[Tree, Any] | None:
+def restore(
+    workdir: epath.PathLike, like: Tree, max_step: int | None = None
+) -> tuple[Tree, Any] | None:
     """Loads the newest checkpoint that is whole.
 
     Args:
       like: as in `load_weights`.
+      max_step: leaves out the checkpoints after this step; None = none.
 
     Returns:
       Arrays and JSON object, as in `load_weights`; None if there is no checkpoint.
@@ -77,6 +80,8 @@ def restore(workdir: epath.PathLike, like: Tree) -> tuple[Tree, Any] | None:
     steps = saved_steps(workdir)
     # Processes that see other checkpoints do not share the folder.
     check_same_on_all_hosts(checkpoints=str(steps))
+    if max_step is not None:
+        steps = [step for step in steps if step <= max_step]
     for step in steps:
         try:
             return load_weights(epath.Path(workdir) / FOLDER / str(step), like)

@@ -2,10 +2,9 @@
 
 import contextlib
 import dataclasses
-import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -29,7 +28,7 @@ from nystromformer.training.data import (
 from nystromformer.training.devices import DATA, all_hosts_max, device_put_global
 from nystromformer.training.objective import Totals
 from nystromformer.training.output import MetricsWriter, Progress, say
-from nystromformer.training.step import Programs, State, Weights
+from nystromformer.training.step import Finite, Programs, State, Weights
 from nystromformer.training_config import TrainConfig
 
 # Between two chunks the host looks at the clock, at signals and at the metrics.
@@ -115,6 +114,7 @@ class Run:
       workdir: the folder of the run.
       settings: the settings of the run as JSON has them.
       step: the steps that have been taken.
+      saved_step: the step of the last checkpoint; 0 before the first.
       state: weights, optimizer and totals after this step, on the devices.
       best: the weights with the best validation so far, on the host.
       record: what else a checkpoint holds.
@@ -126,6 +126,7 @@ class Run:
     workdir: epath.Path
     settings: Mapping[str, Any] | None
     step: int
+    saved_step: int
     state: State
     best: Weights
     record: Record
@@ -142,6 +143,7 @@ def open_run(
     data_sha256: dict[str, str] | None = None,
     settings: Mapping[str, Any] | None = None,
     session: Mapping[str, Any] | None = None,
+    max_step: int | None = None,
 ) -> Run:
     """Begins a run, or resumes it from the newest checkpoint; writes nothing.
 
@@ -158,6 +160,7 @@ def open_run(
       settings: the settings of the run as JSON has them, for TensorBoard. They are
         saved with the best weights, too, and so tell whose weights these are.
       session: what to remember of this session, such as the versions.
+      max_step: the last step from which the run may go on; None = any.
 
     Raises:
       ConfigError: a split has no examples, or no labels for an objective that reads
@@ -174,7 +177,7 @@ def open_run(
     mesh = programs.mesh
     seed = np.uint32(config.seed)
     shapes: State = programs.init.eval_shape(seed)
-    restored = checkpoint.restore(workdir, (shapes, shapes.weights))
+    restored = checkpoint.restore(workdir, (shapes, shapes.weights), max_step)
     if restored is not None:
         (host_state, best), meta = restored
         state = device_put_global(mesh, host_state)
@@ -193,11 +196,6 @@ def open_run(
         )
 
     step = int(state.step)
-    if step < config.num_steps and not jax.config.values["jax_disable_jit"]:
-        # A step that does not fit in memory fails here, before anything is written.
-        record.compiled_bytes = programs.compile(
-            host_splits["train"], config.batch_size
-        )
     record.sessions.append({"step": step, **(session or {})})
     return Run(
         programs=programs,
@@ -206,10 +204,27 @@ def open_run(
         workdir=epath.Path(workdir),
         settings=settings,
         step=step,
+        saved_step=step,
         state=state,
         best=best,
         record=record,
     )
+
+
+def compile_step(runs: Sequence[Run]) -> None:
+    """Compiles the step of a run, or of several that are trained together.
+
+    A step that does not fit in memory fails here, before anything is written.
+    """
+    first = runs[0]
+    is_trained = first.step == first.config.num_steps
+    if is_trained or jax.config.values["jax_disable_jit"]:
+        return
+    num_bytes = first.programs.compile(
+        first.splits["train"], first.config.batch_size, len(runs)
+    )
+    for run in runs:
+        run.record.compiled_bytes = num_bytes
 
 
 def _check_splits(splits: Mapping[str, HostSplit], config: TrainConfig) -> None:
@@ -254,7 +269,6 @@ def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any
         Nothing is saved after the last checkpoint.
     """
     start_time = time.monotonic() - run.record.wall_seconds
-    select = run.programs.objective.select
 
     def stop_signal() -> int:
         """The signal that asks the run to stop, whichever process got it; 0 = none."""
@@ -262,18 +276,29 @@ def train(run: Run, should_stop: Callable[[], int] = lambda: 0) -> dict[str, Any
 
     if run.step:
         say(f"resuming from step {run.step}")
-    writer = MetricsWriter(
+    with contextlib.closing(open_writer(run)) as writer:
+        _take_steps(run, writer, start_time, stop_signal)
+        test_metrics = measure_tests(run, writer, stop_signal)
+    run.record.wall_seconds = time.monotonic() - start_time
+    return make_outcome(run, writer, test_metrics)
+
+
+def open_writer(run: Run) -> MetricsWriter:
+    """Opens the metrics of a run, which go on at its step."""
+    return MetricsWriter(
         run.workdir,
         step=run.step,
         evaluated=run.record.evaluated,
         settings=run.settings,
-        score=select,
+        score=run.programs.objective.select,
     )
-    with contextlib.closing(writer):
-        _take_steps(run, writer, start_time, stop_signal)
-        test_metrics = _test(run, writer, stop_signal)
 
-    run.record.wall_seconds = time.monotonic() - start_time
+
+def make_outcome(
+    run: Run, writer: MetricsWriter, test_metrics: Mapping[str, float]
+) -> dict[str, Any]:
+    """Makes what the training of a run adds to its result.json."""
+    select = run.programs.objective.select
     return {
         "steps": run.step,
         "metric": select,
@@ -300,45 +325,51 @@ def _take_steps(
     start_time: when the run would have begun if one session had done it all.
     """
     config = run.config
-    saved_step = run.step
     timer = ChunkTimer()
     with contextlib.closing(Progress(run.step, config.num_steps)) as progress:
-        while run.step < config.num_steps or _is_validation_due(run):
+        while run.step < config.num_steps or is_validation_due(run):
             # A signal may have ended a validation. The resumed run then validates
             # before it trains.
-            if not _is_validation_due(run):
+            if not is_validation_due(run):
                 throughput = _train_chunk(run, timer)
-                means = run.state.totals.means()  # since the last line in the file
-                means.pop("examples")
+                means = log_chunk(run, writer, throughput)
                 progress.update(run.step, means, throughput)
-                if _is_due(run, config.log_every):
-                    means["examples_per_second"] = throughput
-                    writer.write(run.step, "train", means)
-                    _reset_totals(run)
-
-            if _is_validation_due(run):
-                _validate(run, writer, stop_signal)
+            if is_validation_due(run):
+                validate(run, writer, stop_signal)
 
             run.record.wall_seconds = time.monotonic() - start_time
             signum = stop_signal()
-            is_saved = run.step == saved_step
-            if not is_saved and (signum or _is_due(run, config.checkpoint_every)):
-                checkpoint.save_step(
-                    run.workdir,
-                    run.step,
-                    state=(run.state, run.best),
-                    meta=dataclasses.asdict(run.record),
-                )
-                saved_step = run.step
+            save_if_due(run, is_stopping=signum > 0)
             if signum:
                 raise Interrupted(signum, run.step)
 
 
-def _reset_totals(run: Run) -> None:
-    """Begins the sums of the next line in the file."""
-    zero = Totals.zero(run.programs.objective.metrics)
-    totals = device_put_global(run.programs.mesh, zero)
-    run.state = run.state._replace(totals=totals)
+def log_chunk(run: Run, writer: MetricsWriter, throughput: float) -> dict[str, float]:
+    """Writes a line of metrics after a chunk, if one is due.
+
+    Returns the metrics since the last line in the file.
+    """
+    means = run.state.totals.means()
+    means.pop("examples")
+    if _is_due(run, run.config.log_every):
+        writer.write(run.step, "train", {**means, "examples_per_second": throughput})
+        zero = Totals.zero(run.programs.objective.metrics)
+        totals = device_put_global(run.programs.mesh, zero)
+        run.state = run.state._replace(totals=totals)
+    return means
+
+
+def save_if_due(run: Run, is_stopping: bool) -> None:
+    """Saves a checkpoint where one is due, or the run is about to stop."""
+    is_saved = run.step == run.saved_step
+    if not is_saved and (is_stopping or _is_due(run, run.config.checkpoint_every)):
+        checkpoint.save_step(
+            run.workdir,
+            run.step,
+            state=(run.state, run.best),
+            meta=dataclasses.asdict(run.record),
+        )
+        run.saved_step = run.step
 
 
 def _is_due(run: Run, interval: int) -> bool:
@@ -346,7 +377,8 @@ def _is_due(run: Run, interval: int) -> bool:
     return run.step == run.config.num_steps or run.step % interval == 0
 
 
-def _is_validation_due(run: Run) -> bool:
+def is_validation_due(run: Run) -> bool:
+    """Whether the validation of this step has yet to be measured."""
     is_new = run.step > max(run.record.evaluated, 0)
     return is_new and _is_due(run, run.config.eval_every)
 
@@ -356,38 +388,56 @@ def _train_chunk(run: Run, timer: ChunkTimer) -> float:
 
     Returns the examples per second.
     """
-    config = run.config
+    num_steps = next_num_steps(run, timer)
     split = run.splits["train"]
+    with timer.measure(num_steps):
+        example_ids = next_example_ids(run, run.step, num_steps)
+        chunk = split.chunk(example_ids, run.programs.mesh)
+        run.state, finite = run.programs.train_chunk(run.state, chunk)
+        split.prefetch(next_example_ids(run, run.step + num_steps, num_steps))
+        run.step = int(run.state.step)  # waits for the devices
+    check_finite(run, finite)
+    return num_steps * run.config.batch_size / timer.seconds
+
+
+def next_num_steps(run: Run, timer: ChunkTimer) -> int:
+    """The steps of the next chunk: about a second, and not past the next event."""
+    config = run.config
     intervals = (config.log_every, config.eval_every, config.checkpoint_every)
     until_events = [interval - run.step % interval for interval in intervals]
-    num_steps = min(
+    return min(
         timer.size,
-        split.chunk_room(config.batch_size),
+        run.splits["train"].chunk_room(config.batch_size),
         config.num_steps - run.step,
         *until_events,
     )
-    example_ids = functools.partial(
-        train_example_ids,
-        seed=config.seed,
+
+
+def next_example_ids(run: Run, first_step: int, num_steps: int) -> np.ndarray:
+    """The training examples int32 [num_steps, B] of so many steps."""
+    return train_example_ids(
+        seed=run.config.seed,
+        first_step=first_step,
         num_steps=num_steps,
-        num_examples=split.num_examples,
-        batch_size=config.batch_size,
+        num_examples=run.splits["train"].num_examples,
+        batch_size=run.config.batch_size,
     )
 
-    with timer.measure(num_steps):
-        chunk = split.chunk(example_ids(first_step=run.step), run.programs.mesh)
-        run.state, finite = run.programs.train_chunk(run.state, chunk)
-        split.prefetch(example_ids(first_step=run.step + num_steps))
-        run.step = int(run.state.step)  # waits for the devices
 
+def check_finite(run: Run, finite: Finite) -> None:
+    """Raises NotFiniteError if the last step of a chunk has given a NaN."""
     culprits = jax.device_get(finite).name_culprits()
     if culprits:
         raise NotFiniteError(f"step {run.step}: not finite: {culprits}; {ADVICE}")
-    return num_steps * config.batch_size / timer.seconds
 
 
-def _validate(run: Run, writer: MetricsWriter, stop_signal: Callable[[], int]) -> None:
-    """Measures the validation split, and keeps the weights if they are the best."""
+def validate(
+    run: Run, writer: MetricsWriter, stop_signal: Callable[[], int], title: str = ""
+) -> None:
+    """Measures the validation split, and keeps the weights if they are the best.
+
+    What it prints begins with the title.
+    """
     metrics = _measure(run, run.state.weights, "validation", stop_signal)
     if metrics is None:
         return
@@ -403,13 +453,13 @@ def _validate(run: Run, writer: MetricsWriter, stop_signal: Callable[[], int]) -
 
     metrics.pop("examples")
     texts = [f"{name} {value:.4f}" for name, value in metrics.items()]
-    say(f"step {run.step}: validation {', '.join(texts)}")
+    say(f"{title}step {run.step}: validation {', '.join(texts)}")
 
 
-def _test(
+def measure_tests(
     run: Run, writer: MetricsWriter, stop_signal: Callable[[], int]
 ) -> dict[str, float]:
-    """Measures each test split with the best weights.
+    """Measures each test split of a run with its best weights.
 
     Returns the metrics by split and name, as in "test_accuracy".
     """

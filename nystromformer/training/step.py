@@ -118,6 +118,8 @@ class Programs:
       train_chunk: called with state and chunk, takes one step on each batch, up to the
         first that is not finite. It donates the state, and gives a new one and what was
         finite at the last step.
+      train_chunks: called with the states and the chunks of several runs, does for each
+        what train_chunk does for one, side by side.
       eval_chunk: called with weights, chunk, example weights, totals and `length=`,
         adds the batches to the totals, without dropout. The example weights are float32
         [K, B], 0 for filler rows. The examples are cut to `length`, and each length is
@@ -151,17 +153,23 @@ class Programs:
         self.train_chunk: Any = jax.jit(
             self._train_chunk, donate_argnums=0, out_shardings=replicated
         )
+        self.train_chunks: Any = jax.jit(
+            self._train_chunks, donate_argnums=0, out_shardings=replicated
+        )
         self.eval_chunk: Any = jax.jit(
             self._eval_chunk, static_argnames="length", out_shardings=replicated
         )
 
-    def compile(self, split: HostSplit, batch_size: int) -> int | None:
+    def compile(
+        self, split: HostSplit, batch_size: int, num_runs: int = 1
+    ) -> int | None:
         """Compiles what the first steps call.
 
         JAX keeps the programs: the first call of these functions finds them.
 
         Args:
           split: any number of examples in the shapes and dtypes of the training data.
+          num_runs: how many runs are trained together.
 
         Returns:
           The bytes that a chunk of training holds at once; None where the backend does
@@ -171,7 +179,11 @@ class Programs:
         self.init.lower(seed).compile()
         state = self.init.eval_shape(seed)
         chunk = split.chunk(np.zeros((1, batch_size), np.int32), self.mesh)
-        return program_bytes(self.train_chunk.lower(state, chunk).compile())
+        if num_runs == 1:
+            lowered = self.train_chunk.lower(state, chunk)
+        else:
+            lowered = self.train_chunks.lower([state] * num_runs, [chunk] * num_runs)
+        return program_bytes(lowered.compile())
 
     def _init(self, seed: jax.Array) -> State:
         rngs = nnx.Rngs(jax.random.key(seed))
@@ -204,6 +216,17 @@ class Programs:
         start = (jnp.zeros((), jnp.int32), state, all_finite)
         _, state, finite = jax.lax.while_loop(is_unfinished, take_step, start)
         return state, finite
+
+    def _train_chunks(
+        self, states: Sequence[State], chunks: Sequence[Chunk]
+    ) -> list[tuple[State, Finite]]:
+        def stack(*leaves: jax.Array) -> jax.Array:
+            return jnp.stack(leaves)
+
+        stacked = jax.vmap(self._train_chunk)(
+            jax.tree.map(stack, *states), jax.tree.map(stack, *chunks)
+        )
+        return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(len(states))]
 
     def _train_step(
         self, state: State, rows: DeviceRows, places: jax.Array

@@ -12,7 +12,7 @@ from flax import nnx
 
 from nystromformer.config import OptimizerConfig, TrainConfig
 from nystromformer.dropout import dropout
-from nystromformer.training.loop import Run, open_run
+from nystromformer.training.loop import Run, compile_step, open_run
 from nystromformer.training.objective import Classification
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import Programs
@@ -124,6 +124,8 @@ def run_in(optimizer, splits):
             model, objective, augment, config.grad_accum_steps, config.length_buckets
         )
         workdir.mkdir(exist_ok=True)
-        return open_run(programs, config, splits, workdir, init_weights=init_weights)
+        run = open_run(programs, config, splits, workdir, init_weights=init_weights)
+        compile_step([run])
+        return run
 
     return run_in

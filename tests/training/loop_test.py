@@ -248,7 +248,7 @@ def train_without_saving(run: Run, monkeypatch) -> None:
 
     with monkeypatch.context() as patched:
         patched.setattr(loop.checkpoint, "save_step", save_nothing)
-        patched.setattr(loop, "_test", kill)
+        patched.setattr(loop, "measure_tests", kill)
         with pytest.raises(KilledError):
             train(run)
 

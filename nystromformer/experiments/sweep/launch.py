@@ -1,6 +1,7 @@
 """Starts the runs of a sweep, on this machine or as SLURM job arrays.
 
-Each run is a process of train.py that writes to log.txt in its workdir. If the sweep
+Each run is a process of train.py that writes to log.txt in its workdir; or a group of
+seeds is, which are trained together, and writes to that of its first. If the sweep
 is killed, the current runs train on, and a new sweep leaves them alone.
 """
 
@@ -25,14 +26,17 @@ from tqdm import tqdm
 from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments.cli import SIGNALS, StopFlag
 from nystromformer.experiments.config_file import read_result
-from nystromformer.experiments.sweep.points import Point
+from nystromformer.experiments.sweep.points import (
+    Point,
+    group_command,
+    group_seeds,
+)
 from nystromformer.experiments.sweep.progress import (
-    FAILURE_FILE,
     LOG_FILE,
     SweepProgress,
     find_state,
 )
-from nystromformer.run_files import format_metric
+from nystromformer.run_files import FAILURE_FILE, format_metric
 from nystromformer.training.output import say
 
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
@@ -57,62 +61,78 @@ def find_gpus() -> list[str]:
 
 
 class Job:
-    """The process of one run. As a job of SLURM, submitit calls and requeues it.
+    """The process of one run, or of several seeds that are trained together.
+
+    As a job of SLURM, submitit calls and requeues it.
 
     command: the command that trains.
-    workdir: the folder of the run.
+    workdirs: the folder of each run.
+    log: what the process prints, in the first folder.
     """
 
-    def __init__(self, command: Sequence[str], workdir: Path):
+    def __init__(self, command: Sequence[str], *workdirs: Path):
         self.command = command
-        self.workdir = workdir
+        self.workdirs = workdirs
+        self.log = workdirs[0] / LOG_FILE
         self.env: dict[str, str] = {}
         self.process: Any = None  # the subprocess, once it has started
         self.log_start = 0  # the bytes that earlier starts have written to the log
         self.start_time = 0.0
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the runs."""
+        return [workdir.name for workdir in self.workdirs]
+
     def start(self, **env: str) -> None:
         """Starts the run, with environment variables besides this process's own."""
         self.env = env
-        self.workdir.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         # Without this a run's last prints would stand in the log behind its error, and
         # those of a run that is killed nowhere.
         unbuffered = {"PYTHONUNBUFFERED": "1"}
         self.start_time = time.monotonic()
-        say(f"{self.workdir.name}: starts, its log is {self.workdir / LOG_FILE}")
-        with open(self.workdir / LOG_FILE, "ab") as log:
+        if len(self.workdirs) == 1:
+            say(f"{self.names[0]}: starts, its log is {self.log}")
+        else:
+            say(f"{', '.join(self.names)}: start together, their log is {self.log}")
+        with open(self.log, "ab") as log:
             self.log_start = log.tell()
             self.process = subprocess.Popen(
                 self.command, env=os.environ | unbuffered | env, stdout=log, stderr=log
             )
 
-    def finish(self) -> str:
-        """Waits for the run to end, says how it has ended, and records a failure.
+    def finish(self) -> dict[str, str]:
+        """Waits for the process, says how each run has ended, and records a failure.
 
         Returns:
-          The state of the run.
+          The name of each run -> its state.
         """
         status = self.process.wait()
-        state = find_state(self.workdir)
-        # In any other state a different process has taken over the folder.
-        if status not in RESUMABLE_STATUSES and state == "waiting":
-            log = (self.workdir / LOG_FILE).read_bytes()[self.log_start :]
-            reason = _describe_failure(status, log.decode(errors="replace"))
-            (self.workdir / FAILURE_FILE).write_text(reason)
-            state = "failed"
-        say(f"{self.workdir.name}: {self._describe_end(state)}")
-        return state
+        states = {}
+        for workdir in self.workdirs:
+            state = find_state(workdir)
+            # In any other state a different process has taken over the folder.
+            if status not in RESUMABLE_STATUSES and state == "waiting":
+                log = self.log.read_bytes()[self.log_start :]
+                reason = _describe_failure(status, log.decode(errors="replace"))
+                workdir.mkdir(exist_ok=True)
+                (workdir / FAILURE_FILE).write_text(reason)
+                state = "failed"
+            say(f"{workdir.name}: {self._describe_end(workdir, state)}")
+            states[workdir.name] = state
+        return states
 
-    def _describe_end(self, state: str) -> str:
-        """Says how the run has ended, as in "done in 02:10, test accuracy 37.45%"."""
+    def _describe_end(self, workdir: Path, state: str) -> str:
+        """Says how a run has ended, as in "done in 02:10, test accuracy 37.45%"."""
         if state == "done":
             duration = tqdm.format_interval(time.monotonic() - self.start_time)
-            result = read_result(epath.Path(self.workdir)) or {}
+            result = read_result(epath.Path(workdir)) or {}
             metric = result["metric"]
             score = format_metric(metric, result[f"test_{metric}"])
             return f"done in {duration}, test {metric} {score}"
         if state == "failed":
-            return f"failed: {(self.workdir / FAILURE_FILE).read_text()}"
+            return f"failed: {(workdir / FAILURE_FILE).read_text()}"
         if state == "running":
             return "in progress elsewhere"
         return "stopped; the same command goes on with it"
@@ -120,7 +140,7 @@ class Job:
     def __call__(self) -> None:
         """Trains to the end, as a job of SLURM."""
         jax.config.update("jax_platforms", "cpu")  # the GPU is for the run
-        if find_state(self.workdir) == "waiting":
+        if any(find_state(workdir) == "waiting" for workdir in self.workdirs):
             self.start()
             self.finish()
 
@@ -134,7 +154,7 @@ class Job:
             # `finish` waits for the process, too: the signal has interrupted it, and it
             # holds the lock of `Popen.wait`.
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-        return submitit.helpers.DelayedSubmission(Job(self.command, self.workdir))
+        return submitit.helpers.DelayedSubmission(Job(self.command, *self.workdirs))
 
 
 def _describe_failure(status: int, log: str) -> str:
@@ -161,7 +181,10 @@ def _describe_failure(status: int, log: str) -> str:
 
 
 def run_locally(
-    points: Sequence[Point], folder: Path, num_parallel: int | None = None
+    points: Sequence[Point],
+    folder: Path,
+    num_parallel: int | None = None,
+    seeds_together: bool = False,
 ) -> None:
     """Trains the points that wait in order, several at a time, and shows progress.
 
@@ -170,40 +193,39 @@ def run_locally(
     Args:
       points: all points of the sweep; those that do not wait are left alone.
       folder: the folder of the sweep.
-      num_parallel: runs at a time; by default one for each GPU, or one.
+      num_parallel: processes at a time; by default one for each GPU, or one.
+      seeds_together: whether one process trains all seeds of a setting.
 
     Raises:
       Interrupted: by a signal, once all runs have saved.
     """
     free_slots = _make_slots(num_parallel)
-    waiting = [point for point in points if _is_waiting(point, folder)]
+    points_to_run = [point for point in points if _is_waiting(point, folder)]
+    waiting = make_groups(points_to_run, folder, seeds_together)
     running: list[Job] = []
-    progress = SweepProgress(points, waiting, folder)
+    progress = SweepProgress(points, points_to_run, folder)
     with contextlib.closing(progress), StopFlag() as stop:
         while (waiting or running) and stop.signum is None:
             has_ended = False
             for job in list(running):
                 if job.process.poll() is not None:
-                    progress.end(job.workdir.name, job.finish())
+                    for name, state in job.finish().items():
+                        progress.end(name, state)
                     has_ended = True
                     running.remove(job)
                     free_slots.append(job.env)
 
-            pending = {point.name for point in waiting}
-            pending |= {job.workdir.name for job in running}
-            startable = [point for point in waiting if point.source not in pending]
-            for point in startable[: len(free_slots)]:
-                waiting.remove(point)
-                reason = _reason_to_leave_out(point, folder)
-                if reason:
-                    say(f"{point.name}: left out, {reason}")
-                    progress.end(point.name, find_state(folder / point.name))
-                    continue
-                job = _make_job(point, folder)
-                job.start(**free_slots.pop(0))
-                running.append(job)
+            pending = {point.name for group in waiting for point in group}
+            pending |= {name for job in running for name in job.names}
+            startable = [group for group in waiting if group[0].source not in pending]
+            for group in startable[: len(free_slots)]:
+                waiting.remove(group)
+                job = _start_job(group, folder, progress, free_slots[0])
+                if job:
+                    del free_slots[0]
+                    running.append(job)
             if running:
-                names = [job.workdir.name for job in running]
+                names = [name for job in running for name in job.names]
                 progress.show(names, at_once=has_ended)
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
@@ -217,8 +239,37 @@ def run_locally(
         raise Interrupted(stop.signum)
 
 
-def _make_job(point: Point, folder: Path) -> Job:
-    return Job(point.command(folder), folder / point.name)
+def make_groups(
+    points: Sequence[Point], folder: Path, seeds_together: bool
+) -> list[list[Point]]:
+    """Groups points: each group is trained by a process of its own."""
+    if seeds_together:
+        return group_seeds(points, folder)
+    return [[point] for point in points]
+
+
+def _make_job(group: Sequence[Point], folder: Path) -> Job:
+    workdirs = [folder / point.name for point in group]
+    return Job(group_command(group, folder), *workdirs)
+
+
+def _start_job(
+    group: Sequence[Point], folder: Path, progress: SweepProgress, env: dict[str, str]
+) -> Job | None:
+    """Starts the runs of a group, but for those that cannot start; None if none can."""
+    startable = []
+    for point in group:
+        reason = _reason_to_leave_out(point, folder)
+        if reason:
+            say(f"{point.name}: left out, {reason}")
+            progress.end(point.name, find_state(folder / point.name))
+        else:
+            startable.append(point)
+    if not startable:
+        return None
+    job = _make_job(startable, folder)
+    job.start(**env)
+    return job
 
 
 def _make_slots(num_parallel: int | None) -> list[dict[str, str]]:
@@ -264,17 +315,17 @@ class _SlurmExecutor(submitit.SlurmExecutor):
         """Does not look for SLURM, for which `check_slurm` does."""
         return 1
 
-    def script(self, points: Sequence[Point]) -> str:
-        """Returns the script of a job of these runs, as it would be submitted."""
-        if len(points) > 1:
-            self.parameters["map_count"] = len(points)
+    def script(self, groups: Sequence[Sequence[Point]]) -> str:
+        """Returns the script of a job of these groups, as it would be submitted."""
+        if len(groups) > 1:
+            self.parameters["map_count"] = len(groups)
         return self._make_submission_file_text(self._submitit_command_str, uid="")
 
 
-def _make_stages(points: Sequence[Point]) -> list[list[Point]]:
-    """The points that start from none, and those that start from others, if any."""
-    first = [point for point in points if not point.source]
-    second = [point for point in points if point.source]
+def _make_stages(groups: Sequence[Sequence[Point]]) -> list[list[Sequence[Point]]]:
+    """The groups that start from none, and those that start from others, if any."""
+    first = [group for group in groups if not group[0].source]
+    second = [group for group in groups if group[0].source]
     return [stage for stage in (first, second) if stage]
 
 
@@ -296,30 +347,33 @@ def _make_executor(
 
 
 def slurm_scripts(
-    points: Sequence[Point], folder: Path, **parameters: Any
+    groups: Sequence[Sequence[Point]], folder: Path, **parameters: Any
 ) -> list[str]:
     """Returns the scripts of the jobs that `run_on_slurm` would submit."""
     scripts = []
     previous_job = None
-    for stage in _make_stages(points):
+    for stage in _make_stages(groups):
         executor = _make_executor(folder, parameters, previous_job)
         scripts.append(f"# A job for {_count_runs(stage)}:\n{executor.script(stage)}")
         previous_job = "NUMBER_OF_THE_FIRST_JOB"
     return scripts
 
 
-def _count_runs(points: Sequence[Point]) -> str:
-    return "1 run" if len(points) == 1 else f"{len(points)} runs"
+def _count_runs(groups: Sequence[Sequence[Point]]) -> str:
+    num_runs = sum(len(group) for group in groups)
+    return "1 run" if num_runs == 1 else f"{num_runs} runs"
 
 
-def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> None:
-    """Submits the points as job arrays; those that start from others wait for all.
+def run_on_slurm(
+    groups: Sequence[Sequence[Point]], folder: Path, **parameters: Any
+) -> None:
+    """Submits groups as job arrays; those that start from others wait for all.
 
     A job that runs out of its time saves, and goes back into the queue. `check_slurm`
     has been called.
 
     Args:
-      points: those that wait.
+      groups: the points that wait, as `make_groups` returns them.
       folder: the folder of the sweep.
       parameters: those of submitit, such as partition, time and gpus_per_node.
 
@@ -327,9 +381,9 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
       ConfigError: if SLURM refuses the jobs.
     """
     previous_job = None
-    for stage in _make_stages(points):
+    for stage in _make_stages(groups):
         executor = _make_executor(folder, parameters, previous_job)
-        jobs = [_make_job(point, folder) for point in stage]
+        jobs = [_make_job(group, folder) for group in stage]
         try:
             # submitit prints what it raises.
             with contextlib.redirect_stderr(io.StringIO()):
@@ -339,4 +393,4 @@ def run_on_slurm(points: Sequence[Point], folder: Path, **parameters: Any) -> No
         previous_job = submitted[0].job_id.partition("_")[0]
         print(f"submitted {_count_runs(stage)} as job {previous_job}; squeue shows it")
         for job, run in zip(submitted, jobs, strict=True):
-            print(f"  {job.job_id}  {run.workdir / LOG_FILE}")
+            print(f"  {job.job_id}  {run.log}")

@@ -20,7 +20,9 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.config_file import load_config, read_settings
 from nystromformer.experiments.experiment import build_experiment
 from nystromformer.experiments.run import write_json
+from nystromformer.experiments.run_seeds import check_together
 from nystromformer.run_files import PLAN_FILE
+from nystromformer.training.seeds import find_common_step
 
 TRAIN = Path(__file__).parents[3] / "scripts" / "train.py"
 # A variant may have these keys, which are not keys of a config.
@@ -59,6 +61,61 @@ class Point:
             groups["train"]["init_from"] = source
             groups["overrides"]["train.init_from"] = source
         return groups
+
+
+def group_seeds(points: Iterable[Point], folder: Path) -> list[list[Point]]:
+    """Groups the runs that one process can train together.
+
+    Args:
+      points: runs that wait.
+      folder: the folder of the sweep.
+
+    Raises:
+      ConfigError: if the config of a group does not allow it.
+    """
+    groups: list[list[Point]] = []
+    for point in points:
+        fitting = (group for group in groups if _fits(point, group, folder))
+        group = next(fitting, None)
+        if group is None:
+            groups.append([point])
+            continue
+        try:
+            check_together(point.config)
+        except ConfigError as error:
+            raise ConfigError(f"--seeds_together: {point.name}: {error}") from error
+        group.append(point)
+    return groups
+
+
+def _fits(point: Point, group: Sequence[Point], folder: Path) -> bool:
+    """Whether a run differs from those of a group in the seed alone.
+
+    They must also have begun together, or not at all; and one that starts from another
+    run of the sweep fits to none.
+    """
+    if point.source or _shared_flags(point) != _shared_flags(group[0]):
+        return False
+    workdirs = [folder / member.name for member in (*group, point)]
+    return find_common_step(workdirs) is not None
+
+
+def _shared_flags(point: Point) -> list[str]:
+    """The flags of a point but for its seed."""
+    return [x for x in point.flags if not x.startswith("--config.train.seed=")]
+
+
+def group_command(group: Sequence[Point], folder: Path) -> list[str]:
+    """Returns the command that trains a group of points in the sweep's folder."""
+    first = group[0]
+    if len(group) == 1:
+        return first.command(folder)
+    seeds = [str(point.config.train.seed) for point in group]
+    name = first.name.removesuffix(seeds[0]) + "{seed}"
+    return [
+        *(sys.executable, str(TRAIN), *_shared_flags(first)),
+        *(f"--seeds={','.join(seeds)}", f"--workdir={folder / name}"),
+    ]
 
 
 def parse_grid(texts: Sequence[str]) -> list[dict[str, str]]:

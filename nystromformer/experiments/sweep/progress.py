@@ -7,11 +7,10 @@ from pathlib import Path
 
 from nystromformer.experiments.run import is_locked
 from nystromformer.experiments.sweep.points import Point
-from nystromformer.run_files import CONFIG_FILE, METRICS_FILE, RESULT_FILE
+from nystromformer.run_files import CONFIG_FILE, FAILURE_FILE, METRICS_FILE, RESULT_FILE
 from nystromformer.training.output import Bar
 
 LOG_FILE = "log.txt"
-FAILURE_FILE = "failed.txt"  # the exit status of a run that failed, and its error
 # The states of `find_state` in words, in the order in which they are counted.
 STATE_WORDS = {
     "done": "done",
@@ -36,13 +35,19 @@ def find_state(workdir: Path) -> str:
     return "waiting"
 
 
-def format_plan(points: Sequence[Point], folder: Path, retry: bool = False) -> str:
+def format_plan(
+    points: Sequence[Point],
+    folder: Path,
+    retry: bool = False,
+    groups: Sequence[Sequence[Point]] = (),
+) -> str:
     """Returns lines that say what a sweep has to do, one for each run.
 
     Args:
       points: all points of the sweep.
       folder: the folder of the sweep.
       retry: whether failed runs are trained again.
+      groups: those of the runs to train that one process trains together.
     """
     states = {point.name: find_state(folder / point.name) for point in points}
     reasons = {}
@@ -59,6 +64,9 @@ def format_plan(points: Sequence[Point], folder: Path, retry: bool = False) -> s
         f"  {STATE_WORDS[state]:{width}}  {name}{reasons.get(name, '')}"
         for name, state in states.items()
     ]
+    for group in groups:
+        if len(group) > 1:
+            lines.append(f"  together: {', '.join(point.name for point in group)}")
     return "\n".join(lines)
 
 

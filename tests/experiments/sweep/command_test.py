@@ -269,3 +269,38 @@ def test_sweep_dry_run_prints_commands_that_can_be_copied(tmp_path, commands):
     assert [line_words[-1] for line_words in words] == workdirs
     assert all("--config.task.data_dir=/a b" in line_words for line_words in words)
     assert not list(tmp_path.iterdir())
+
+
+def test_sweep_says_which_seeds_go_together(commands, slurm, tmp_path):
+    args = [f"--workdir={tmp_path}/x", LISTOPS, "--seeds=2", "--seeds_together"]
+    args += ["--grid=attention.name=nystrom,linear", "--dry_run"]
+    done = commands.run("sweep.py", *args)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[5:7] == [
+        f"#   together: listops-{name}-seed0, listops-{name}-seed1"
+        for name in ("nystrom", "linear")
+    ]
+    assert [shlex.split(line)[-2:] for line in lines[7:]] == [
+        ["--seeds=0,1", f"--workdir={tmp_path}/x/listops-{name}-seed{{seed}}"]
+        for name in ("nystrom", "linear")
+    ]
+    job = slurm.run("sweep.py", *args, "--cluster=slurm")
+    assert "# A job for 4 runs:" in job.stdout, job.stderr
+    assert "#SBATCH --array=0-1%2\n" in job.stdout
+
+
+@pytest.mark.slow
+def test_sweep_trains_seeds_together(commands, tmp_path):
+    args = [f"--workdir={tmp_path}", LISTOPS, "--seeds=3", "--seeds_together", *TINY]
+    names = [f"listops-nystrom-seed{seed}" for seed in range(3)]
+    (tmp_path / names[0]).mkdir()
+    (tmp_path / names[0] / "failed.txt").write_text("status 2: error: no data")
+    done = commands.run("sweep.py", *args)
+    assert (done.returncode, done.stderr) == (1, "")
+    log = tmp_path / names[1] / "log.txt"
+    assert f"{names[1]}, {names[2]}: start together, their log is {log}" in done.stdout
+    assert done.stdout.count(": done in 00:") == 2
+    retried = commands.run("sweep.py", *args, "--retry")
+    assert (retried.returncode, retried.stderr) == (0, "")
+    assert retried.stdout.endswith("\n3 of 3 done\n")

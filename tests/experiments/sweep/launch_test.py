@@ -318,7 +318,7 @@ def test_run_on_slurm_submits_an_array_and_one_that_waits(tmp_path, cluster, cap
     ]
     with open(cluster / "ended", "rb+", buffering=0) as ended:
         run_on_slurm(
-            points,
+            [[point] for point in points],
             tmp_path / "sweep",
             partition="gpu",
             time=90,
@@ -352,17 +352,17 @@ def test_run_on_slurm_submits_an_array_and_one_that_waits(tmp_path, cluster, cap
 
 @pytest.mark.parametrize("names", ["a", "ab"])
 def test_slurm_scripts_are_what_would_be_submitted(tmp_path, cluster, names):
-    points = [stub(name) for name in names]
+    groups = [[stub(name)] for name in names]
     parameters = {
         "partition": "gpu",
         "setup": ["#SBATCH --exclude=n7", "module load x"],
     }
-    (script,) = slurm_scripts(points, tmp_path / "sweep", **parameters)
+    (script,) = slurm_scripts(groups, tmp_path / "sweep", **parameters)
     assert not (tmp_path / "sweep").exists()
 
     keeping = "#!/bin/sh\ncp $1 $CLUSTER/job.sh\necho Submitted batch job 7\n"
     (cluster / "bin" / "sbatch").write_text(keeping)
-    run_on_slurm(points, tmp_path / "sweep", **parameters)
+    run_on_slurm(groups, tmp_path / "sweep", **parameters)
     title, _, script = script.partition("\n")
     assert title == f"# A job for {'1 run' if names == 'a' else '2 runs'}:"
     assert script == (cluster / "job.sh").read_text()
@@ -371,7 +371,7 @@ def test_slurm_scripts_are_what_would_be_submitted(tmp_path, cluster, names):
 
 def test_slurm_scripts_are_shown_on_a_machine_without_slurm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    _, second = slurm_scripts([stub("a"), stub("b", source="a")], tmp_path)
+    _, second = slurm_scripts([[stub("a")], [stub("b", source="a")]], tmp_path)
     assert "#SBATCH --dependency=afterany:NUMBER_OF_THE_FIRST_JOB\n" in second
 
 
@@ -388,5 +388,5 @@ def test_run_on_slurm_rejects_what_sbatch_does(tmp_path, cluster, capfd):
     refusing = "#!/bin/sh\necho 'sbatch: error: invalid partition: gpu' >&2\nexit 1\n"
     (cluster / "bin" / "sbatch").write_text(refusing)
     with pytest.raises(ConfigError, match=r"^[^\n]*invalid partition: gpu$"):
-        run_on_slurm([stub("a")], tmp_path)
+        run_on_slurm([[stub("a")]], tmp_path)
     assert capfd.readouterr().err == ""

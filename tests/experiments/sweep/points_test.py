@@ -9,6 +9,8 @@ from configs.plans import PLANS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.sweep.points import (
     drop_duplicates,
+    group_command,
+    group_seeds,
     make_points,
     parse_grid,
     write_plan,
@@ -195,3 +197,44 @@ def test_write_plan_keeps_what_an_earlier_sweep_has_planned(tmp_path):
     plan = json.loads((tmp_path / "sweep.json").read_text())
     attentions = [config["attention"]["name"] for config in plan.values()]
     assert attentions == ["nystrom", "softmax", "linear"]
+
+
+def test_group_seeds_groups_what_differs_in_the_seed_alone(tmp_path):
+    points = grid_points("attention.num_landmarks=8,16", num_seeds=3)
+    groups = group_seeds(points, tmp_path)
+    assert [names(group) for group in groups] == [
+        [f"listops-nystrom-num_landmarks={size}-seed{seed}" for seed in (0, 1, 2)]
+        for size in (8, 16)
+    ]
+    command = group_command(groups[0], tmp_path)
+    assert command[-2:] == [
+        "--seeds=0,1,2",
+        f"--workdir={tmp_path}/listops-nystrom-num_landmarks=8-seed{{seed}}",
+    ]
+    alone = points[0].command(tmp_path)
+    assert set(alone) - set(command) == {"--config.train.seed=0", alone[-1]}
+
+
+def test_group_seeds_leaves_alone_what_has_not_begun_together(tmp_path):
+    points = grid_points(num_seeds=4)
+    saved = {"seed0": (20, 40), "seed1": (40, 53)}
+    for point in points:
+        for step in saved.get(point.name.rpartition("-")[2], ()):
+            (tmp_path / point.name / "checkpoints" / str(step)).mkdir(parents=True)
+    assert group_seeds(points, tmp_path) == [points[:2], points[2:]]
+
+
+def test_group_seeds_leaves_alone_what_starts_from_runs_of_the_sweep(tmp_path):
+    variants = [{"presets": "pretrain"}, {"init_from": "pretrain"}]
+    points = make_points([FILE], variants, presets="quick", num_seeds=2)
+    sizes = [len(group) for group in group_seeds(points, tmp_path)]
+    assert sizes == [2, 1, 1]
+
+
+def test_group_seeds_refuses_several_lengths(tmp_path):
+    changes = {"train.length_buckets": 4}
+    one, two = grid_points(changes=changes, num_seeds=2)
+    assert group_seeds([one], tmp_path) == [[one]]
+    message = "--seeds_together: listops-nystrom-seed1: seeds cannot be .* to 1, or"
+    with pytest.raises(ConfigError, match=message):
+        group_seeds([one, two], tmp_path)
