@@ -46,6 +46,9 @@ from nystromformer.training.objective import Sums
 class Average(Attention):
     """Every token gets the mean of the valid values, times a number."""
 
+    # It uses the values alone, so a model makes no projections for queries and keys.
+    num_projections = 1
+
     def __init__(self, *, scale: float = 1.0, **common: Unpack[CommonArguments]):
         # `scale` is an option, --config.attention.scale. The others are the arguments
         # that every attention has.

@@ -32,6 +32,8 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "results").glob("*/*.md")),
 ]
+# Code that needs a run or weights is fenced as `python notest`: it is in colour, and is
+# not run here.
 SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"^(?:    )?(python scripts/.*|make .*)$", re.MULTILINE)
 # In a code span, or at the beginning of a command.
@@ -124,6 +126,7 @@ def check_contract(name: str) -> None:
     """What CONTRIBUTING asks of every attention, also in half precision."""
     contract.test_attention_ignores_added_padding_at_any_length(name)
     contract.test_attention_of_padding_alone_is_finite(name)
+    contract.test_attention_has_gradients_for_its_projections_and_parameters(name)
     contract.test_attention_in_bfloat16_is_near_float32(name, has_mask=True)
     for mask in (None, contract.MASK[:, None, None]):
         contract.test_attention_promotes_no_dtype_unasked(name, jnp.bfloat16, mask)

@@ -2,14 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-import pytest
 from flax import nnx
 
-from nystromformer.attention import ATTENTIONS, find_attention
+from nystromformer.attention import find_attention
 from tests.attention.cases import H
-
-# Exact attention has the scores of [T, S], all of them or a block of queries.
-LINEAR = [name for name in ATTENTIONS if name != "softmax"]
+from tests.attention.contract_test import having
 
 
 def memory_growth(make_attention):
@@ -29,7 +26,7 @@ def memory_growth(make_attention):
     return temporary_bytes(8192) / max(temporary_bytes(4096), 1024)
 
 
-@pytest.mark.parametrize("name", LINEAR)
+@having("linear memory")
 def test_attention_memory_is_linear_in_length(name):
     """With the default options."""
 
