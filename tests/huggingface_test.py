@@ -174,7 +174,7 @@ def test_the_page_on_published_weights_gives_the_padding_of_a_tokenizer_no_weigh
     tokenizer.add_special_tokens(["[MASK]"])
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs/published_weights.md").read_text()
-    (code,) = re.findall(r"```python notest\n(import jax.numpy .*?)```", page, re.DOTALL)
+    code, *_ = re.findall(r"```python notest\n(.*?)```", page, re.DOTALL)
 
     def logits_of_page():
         tokenizer.save("nystromformer-512/tokenizer.json")
