@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nystromformer.landmarks import LANDMARKS, PINVS, random_positions
+from nystromformer.landmarks import LANDMARKS, random_positions
 from nystromformer.masks import (
     find_query_mask,
     first_valid_positions,
@@ -18,6 +18,7 @@ from nystromformer.masks import (
     zero_masked,
 )
 from nystromformer.nystrom import choose_landmarks, softmax_of_existing
+from nystromformer.pinv import PINVS
 from nystromformer.precision import at_least_float32
 
 

@@ -1,10 +1,8 @@
-"""Alternatives to the paper's segment means and to its iterative inverse.
+"""Landmarks: the paper's segment means and what may take their place.
 
-Random tokens and k-means are in section A of the paper's supplement, and the exact
-inverse is in its section B. The identity in place of the inverse is in neither.
-
-As with segment means only valid tokens take part, and with n ≤ M valid tokens each one
-is a landmark, in the order of the sequence.
+Random tokens and k-means are in section A of the paper's supplement. As with segment
+means only valid tokens take part, and with n ≤ M valid tokens each one is a landmark,
+in the order of the sequence.
 
 Letters: S sequence length, H head dim, M landmarks, n valid tokens.
 """
@@ -13,10 +11,9 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from nystromformer.masks import ranks
-from nystromformer.nystrom import iterative_pinv, segment_means
+from nystromformer.nystrom import segment_means
 from nystromformer.precision import at_least_float32
 
 KMEANS_STEPS = 3
@@ -96,78 +93,9 @@ def kmeans(
     return jnp.where(mask.sum() > num_landmarks, means, first_means), exists
 
 
-@jax.custom_jvp
-def exact_pinv(a: jax.Array) -> jax.Array:
-    """Computes the pseudo-inverse A⁺ by singular values; on a CPU one after another.
-
-    On a CPU jaxlib 0.10.2 spreads a batch over the threads that compute the program,
-    and waits for them. Two batches can be computed at once, such as those of two layers
-    under `jax.checkpoint`, and then may wait for each other for ever. A single matrix
-    is computed by the thread that needs it.
-
-    Args:
-      a: [..., M, S].
-
-    Returns:
-      [..., S, M].
-    """
-    invert = _pinv_of_matrix
-    for _ in range(a.ndim - 2):
-        invert = jax.vmap(invert)
-    return invert(a)
-
-
-@jax.custom_batching.custom_vmap
-def _pinv_of_matrix(a: jax.Array) -> jax.Array:
-    return jnp.linalg.pinv(a)
-
-
-@_pinv_of_matrix.def_vmap
-def _pinv_of_batch(
-    axis_size: int, in_batched: list[bool], a: jax.Array
-) -> tuple[jax.Array, bool]:
-    return _pinv_of_each(a), True
-
-
-@jax.jit
-def _pinv_of_each(a: jax.Array) -> jax.Array:
-    """A⁺ of each matrix [M, S] of a batch.
-
-    Without the `jit` here, a caller that compiles nothing would compile the loop anew
-    at each call.
-    """
-    return lax.platform_dependent(
-        a, cpu=lambda a: lax.map(_pinv_of_matrix, a), default=jnp.linalg.pinv
-    )
-
-
-@exact_pinv.defjvp
-@jax.default_matmul_precision("highest")
-def _differentiate_pinv(
-    primals: tuple[jax.Array], tangents: tuple[jax.Array]
-) -> tuple[jax.Array, jax.Array]:
-    """dZ = −Z dA Z + Z Zᵀ dAᵀ (I − A Z) + (I − Z A) dAᵀ Zᵀ Z, with Z = A⁺.
-
-    Golub and Pereyra, SIAM Journal on Numerical Analysis 10 (1973).
-    """
-    (a,) = primals
-    (da,) = tangents
-    z = exact_pinv(a)
-    left = z @ z.mT @ da.mT
-    right = da.mT @ z.mT @ z
-    return z, left - left @ a @ z + right - z @ a @ right - z @ da @ z
-
-
 # (x [S, H], num_landmarks, mask [S] or None, seed) -> as `segment_means`.
 LANDMARKS: dict[str, Callable[..., tuple[jax.Array, jax.Array]]] = {
     "segment_means": lambda x, count, mask, seed: segment_means(x, count, mask),
     "random": random_tokens,
     "kmeans": lambda x, count, mask, seed: kmeans(x, count, mask),
-}
-# (A [M, M], num_iters) -> Z [M, M]. The identity stands for no inverse at all, the
-# double softmax.
-PINVS: dict[str, Callable[[jax.Array, int], jax.Array]] = {
-    "iterative": iterative_pinv,
-    "exact": lambda a, num_iters: exact_pinv(a),
-    "identity": lambda a, num_iters: jnp.eye(a.shape[-1], dtype=a.dtype),
 }

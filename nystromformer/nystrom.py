@@ -23,21 +23,20 @@ Where this differs from the published code, on purpose:
   in their products, whatever the dtype outside.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from nystromformer import pinv_kernel
 from nystromformer.dot_product import attend
 from nystromformer.masks import (
     first_valid_positions,
     ranks,
     zero_masked,
 )
-from nystromformer.precision import at_least_float32, tensor_core_precision
+from nystromformer.pinv import iterative_pinv
+from nystromformer.precision import at_least_float32
 from nystromformer.rows import sum_rows
 
 Precision = lax.PrecisionLike
@@ -102,93 +101,6 @@ def segment_means(
     return sums / divisors[:, None], sizes > 0
 
 
-def iterative_pinv(
-    matrix: jax.Array,
-    num_iters: int = 6,
-    scale_over: Sequence[str] = (),
-    in_one_kernel: bool = False,
-) -> jax.Array:
-    """A⁺ by the third-order iteration of Razavi et al. (2014), eq. (14) of the paper.
-
-        Z₀ = Aᵀ / (‖A‖₁ ‖A‖∞),
-        Zⱼ₊₁ = ¼ Zⱼ (13 I − A Zⱼ (15 I − A Zⱼ (7 I − A Zⱼ)))
-
-    With some 16 landmarks and more, six iterations are far from converged on softmax
-    matrices and so a *regularised* inverse; with 4 or 8 the output can be that of A⁺
-    to three digits. That is the method as published, and its gradient goes through the
-    iterations.
-
-    Args:
-      matrix: A [..., M, M]; each is scaled by its own norms, the largest column sum
-        and the largest row sum of absolute values.
-      num_iters: the number of iterations. In float32 more than about 20 can diverge on
-        a matrix of low rank: each enlarges the rounding errors in its null space. Equal
-        landmarks make such a matrix: the landmarks of equal tokens, or of padding with
-        landmark_padding="count".
-      scale_over: names of vmapped axes. All matrices along them are scaled by the
-        largest norms among them, as the published code does over batch and heads.
-      in_one_kernel: whether an NVIDIA GPU does all iterations in one kernel, for the
-        matrices that `pinv_kernel.can_iterate`. There it has no forward mode.
-
-    Returns:
-      Z [..., M, M] in at least float32.
-    """
-    a = matrix.astype(at_least_float32(matrix.dtype))
-    norm_1 = jnp.abs(a).sum(-2).max(-1)
-    norm_inf = jnp.abs(a).sum(-1).max(-1)
-    for axis in scale_over:
-        # lax.pmax has no derivative.
-        norm_1 = lax.all_gather(norm_1, axis).max(0)
-        norm_inf = lax.all_gather(norm_inf, axis).max(0)
-    z_0 = a.mT / (norm_1 * norm_inf)[..., None, None]
-    iterate = functools.partial(_iterate, num_iters=num_iters)
-    if in_one_kernel and pinv_kernel.can_iterate(a):
-        on_cuda = functools.partial(
-            pinv_kernel.iterate, step=_razavi_step, num_iters=num_iters
-        )
-    else:
-        precision = tensor_core_precision(a.dtype)
-        on_cuda = functools.partial(iterate, precision=precision)
-    return lax.platform_dependent(
-        a,
-        z_0,
-        cpu=functools.partial(iterate, precision="highest"),
-        cuda=on_cuda,
-        default=functools.partial(_iterate_in_a_loop, num_iters=num_iters),
-    )
-
-
-def _iterate(
-    a: jax.Array, z: jax.Array, num_iters: int, precision: Precision
-) -> jax.Array:
-    for _ in range(num_iters):
-        z = _razavi_step(a, z, precision)
-    return z
-
-
-@functools.partial(jax.jit, static_argnames="num_iters")
-def _iterate_in_a_loop(a: jax.Array, z: jax.Array, num_iters: int) -> jax.Array:
-    """`_iterate` as a loop, which saves a TPU's compiler half of its time.
-
-    It would make a GPU copy more. Without the `jit` here, a caller that compiles
-    nothing would compile the loop anew at each call.
-    """
-
-    def step(z: jax.Array, _: None) -> tuple[jax.Array, None]:
-        return _razavi_step(a, z, "highest"), None
-
-    return lax.scan(step, z, length=num_iters)[0]
-
-
-def _razavi_step(a: jax.Array, z: jax.Array, precision: Precision) -> jax.Array:
-    """¼ Z (13 I − A Z (15 I − A Z (7 I − A Z)))."""
-    matmul = functools.partial(jnp.matmul, precision=precision)
-    eye = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
-    az = matmul(a, z)
-    inner = 15 * eye - matmul(az, 7 * eye - az)
-    return 0.25 * matmul(z, 13 * eye - matmul(az, inner))
-
-
 def nystrom(
     query: jax.Array,
     key: jax.Array,
@@ -226,8 +138,8 @@ def nystrom(
       make_landmarks: a function as `segment_means`, the paper's choice;
         `nystromformer.landmarks` has others. With n ≤ M its landmarks must be the
         valid tokens in their order.
-      invert: a function as `iterative_pinv`, the paper's choice;
-        `nystromformer.landmarks` has others.
+      invert: a function as `iterative_pinv`, the paper's choice; `nystromformer.pinv`
+        has others.
       precision: the precision of the products with T or S rows.
       attend_head: a function as `dot_product.attend`, for the two attentions.
 

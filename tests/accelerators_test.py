@@ -12,7 +12,7 @@ from lra_tasks.split import Split
 from nystromformer.encoder import SelfAttention
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.nystrom import iterative_pinv
+from nystromformer.pinv import iterative_pinv
 from nystromformer.training.data import HostSplit
 from tests.small import make_config
 

@@ -9,7 +9,7 @@ from flax import nnx
 
 from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.nystrom import nystrom_attention
-from nystromformer.landmarks import PINVS
+from nystromformer.pinv import PINVS
 from tests.attention.cases import MASK, make, normal, random_qkv
 from tests.encoder_cases import INPUTS, make_encoder
 from tests.encoder_cases import MASK as ENCODER_MASK

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nystromformer import nystrom_attention, pinv_kernel
-from nystromformer.nystrom import _razavi_step
+from nystromformer.pinv import _razavi_step
 from tests import paper
 from tests.tolerance import TOLERANCE, relative_error
 

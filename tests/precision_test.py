@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from nystromformer import factors, landmarks, nystrom
+from nystromformer import factors, landmarks, nystrom, pinv
 from nystromformer.attention import ATTENTIONS
 from nystromformer.attention.performer import draw_projection
 from nystromformer.attention.reformer import hash_buckets, random_rotations
@@ -46,7 +46,7 @@ def precisions(function, *args):
 # Functions of query and key [S, H].
 CORE = {
     "segment means": lambda q, k: nystrom.segment_means(q, M, VALID),
-    "inverse": lambda q, k: nystrom.iterative_pinv(q[:H]),
+    "inverse": lambda q, k: pinv.iterative_pinv(q[:H]),
     "k-means": lambda q, k: landmarks.kmeans(q, M, VALID),
     "matrix": factors.softmax_matrix,
     "factors": lambda q, k: factors.nystrom_factors(q, k, VALID, num_landmarks=M),

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from nystromformer.factors import nystrom_kernels, softmax_matrix
-from nystromformer.nystrom import iterative_pinv
+from nystromformer.pinv import iterative_pinv
 from tests.tolerance import TOLERANCE
 
 

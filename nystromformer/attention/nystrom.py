@@ -16,8 +16,9 @@ from nystromformer.attention.options import CommonArguments
 from nystromformer.blocks import to_blocks_with_margins
 from nystromformer.dot_product import attend
 from nystromformer.fused import attend_fused_head
-from nystromformer.landmarks import LANDMARKS, PINVS
-from nystromformer.nystrom import LANDMARK_PADDINGS, iterative_pinv, nystrom
+from nystromformer.landmarks import LANDMARKS
+from nystromformer.nystrom import LANDMARK_PADDINGS, nystrom
+from nystromformer.pinv import PINVS, iterative_pinv
 from nystromformer.precision import einsum
 from nystromformer.validation import check_choice, check_kernel_size, check_range
 
@@ -97,7 +98,7 @@ class NystromAttention(Attention):
             "random" or "kmeans".
           landmark_seed: decides, with the number of valid tokens, which tokens random
             landmarks are. They are the same in every layer, head, example and step.
-          pinv: a name in `nystromformer.landmarks.PINVS`: "iterative", "exact" or
+          pinv: a name in `nystromformer.pinv.PINVS`: "iterative", "exact" or
             "identity".
           pinv_init: "per_matrix" scales Z₀ by the norms of its own matrix. "per_batch"
             scales it by the largest norms of the batch, as published, and an example

@@ -37,8 +37,7 @@ from nystromformer.experiments.approximation.measurements import (
 )
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import nystrom_kernels, softmax_matrix, standard_nystrom
-from nystromformer.landmarks import exact_pinv
-from nystromformer.nystrom import iterative_pinv
+from nystromformer.pinv import exact_pinv, iterative_pinv
 
 # Deterministic methods, in the order of the steps. The last three are the inverses.
 BEST_RANK = "best rank"

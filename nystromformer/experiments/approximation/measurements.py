@@ -20,7 +20,7 @@ from flax import nnx
 from nystromformer.attention import find_attention, make_attention
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import nystrom_kernels, softmax_matrix
-from nystromformer.landmarks import PINVS, exact_pinv
+from nystromformer.pinv import PINVS, exact_pinv
 
 # (layer, head) -> name -> matrix
 HeadMatrices = dict[tuple[int, int], dict[str, np.ndarray]]
