@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.landmarks import LANDMARKS, random_positions
-from nystromformer.masks import (
-    find_query_mask,
-    first_valid_positions,
-    ranks,
-    zero_masked,
+from nystromformer.masks import find_query_mask, zero_masked
+from nystromformer.nystrom import (
+    choose_landmarks,
+    find_few_tokens,
+    identity_if_few,
+    softmax_of_existing,
 )
-from nystromformer.nystrom import choose_landmarks, softmax_of_existing
 from nystromformer.pinv import PINVS
 from nystromformer.precision import at_least_float32
 
@@ -144,47 +144,31 @@ def nystrom_factors(
         return f, jnp.eye(num_landmarks, dtype=a.dtype), b
 
     z = PINVS[pinv](a, num_pinv_iters)
-    if landmark_padding == "count" and num_landmarks < length:
-        return f, z, b
-    if mask is None and num_landmarks >= length:
-        mask = jnp.ones(length, bool)
+    if num_landmarks >= length:
+        landmark_padding = "mask"
+        mask = jnp.ones(length, bool) if mask is None else mask
     query_mask, is_self_attention = _find_query_mask(query_mask, mask, query, key)
-    # In self-attention the queries are few where the keys are.
-    own_query_mask = None if is_self_attention else query_mask
-    return _exact_if_few(f, z, b, mask, own_query_mask)
-
-
-def _exact_if_few(
-    f: jax.Array,
-    z: jax.Array,
-    b: jax.Array,
-    mask: jax.Array | None,
-    query_mask: jax.Array | None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """F, Z and B, changed where there are no more keys or queries than landmarks.
-
-    With n ≤ M attention is exact, and Z is the identity. In self-attention `query_mask`
-    is None here: `mask` says all.
-    """
-    num_landmarks, length = b.shape
+    few_keys, few_queries = find_few_tokens(
+        mask,
+        query_mask,
+        is_self_attention=is_self_attention,
+        num_landmarks=num_landmarks,
+        landmark_padding=landmark_padding,
+    )
+    z = identity_if_few(z, few_keys, few_queries)
     has_few_keys = jnp.array(False)
-    has_few_queries = jnp.array(False)
-    if mask is not None:
-        has_few_keys = mask.sum() <= num_landmarks
-        # Landmark i is the i-th valid key, so column i of F holds the weights of that
-        # key, and row i of B is 1 at its position.
-        positions = first_valid_positions(mask, num_landmarks)
-        tokens = positions[:, None] == jnp.arange(length)[None]  # [M, S]
-        b = jnp.where(has_few_keys, tokens.astype(b.dtype), b)
-    if query_mask is not None:
-        has_few_queries = ~has_few_keys & (query_mask.sum() <= num_landmarks)
-        # Landmark i is the i-th query that counts, so row i of B is its exact row.
-        rank = ranks(query_mask) - 1
-        is_own = rank[:, None] == jnp.arange(num_landmarks)[None]  # [T, M]
-        is_exact = has_few_queries & query_mask
+    if few_keys is not None:
+        # Column i of F holds the weights of the key that landmark i is, and row i of B
+        # is 1 at its position.
+        has_few_keys = few_keys.holds()
+        is_own = few_keys.positions()[:, None] == jnp.arange(length)[None]  # [M, S]
+        b = jnp.where(has_few_keys, is_own.astype(b.dtype), b)
+    if few_queries is not None:
+        # Row i of B is the exact row of the query that landmark i is.
+        is_own = few_queries.numbers()[:, None] == jnp.arange(num_landmarks)[None]
+        is_exact = few_queries.mask & few_queries.holds() & ~has_few_keys
         f = jnp.where(is_exact[:, None], is_own.astype(f.dtype), f)
-    eye = jnp.eye(num_landmarks, dtype=z.dtype)
-    return f, jnp.where(has_few_keys | has_few_queries, eye, z), b
+    return f, z, b
 
 
 def _find_query_mask(

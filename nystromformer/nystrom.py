@@ -30,11 +30,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.dot_product import attend
-from nystromformer.masks import (
-    first_valid_positions,
-    ranks,
-    zero_masked,
-)
+from nystromformer.masks import FewTokens, ranks, zero_masked
 from nystromformer.pinv import iterative_pinv
 from nystromformer.precision import at_least_float32
 from nystromformer.rows import sum_rows
@@ -162,19 +158,19 @@ def nystrom(
     scaled_query_landmarks = query_landmarks * scale
     scaled_key_landmarks = key_landmarks * scale
 
+    few_keys, few_queries = find_few_tokens(
+        mask,
+        query_mask,
+        is_self_attention=is_self_attention,
+        num_landmarks=num_landmarks,
+        landmark_padding=landmark_padding,
+    )
+
     # Z ≈ A⁺, [M, M].
     scores = jnp.matmul(scaled_query_landmarks, key_landmarks.T, precision="highest")
     matrix = softmax_of_existing(scores, query_exists, exists)
-    key_mask = mask
-    # In self-attention the queries are few where the keys are.
-    own_query_mask = None if is_self_attention else query_mask
-    if landmark_padding == "count":
-        key_mask = None
-        own_query_mask = None
-    if key_mask is not None:
-        matrix = _identity_if_exact(matrix, key_mask)
-    if own_query_mask is not None:
-        matrix = _identity_if_exact(matrix, own_query_mask)
+    # Without valid tokens A is zero, and the gradient of the iterations would be NaN.
+    matrix = identity_if_few(matrix, few_keys, few_queries)
     z = invert(matrix, num_pinv_iters)
 
     # Z · softmax(Q̃ Kᵀ) V, [M, E].
@@ -186,8 +182,7 @@ def nystrom(
         precision=precision,
     )
     landmark_values = jnp.matmul(z, context, precision="highest")
-    if key_mask is not None:
-        landmark_values = _token_values_if_exact(landmark_values, value, key_mask)
+    landmark_values = _own_values_if_few(landmark_values, value, few_keys)
 
     # K̃ and the values of the landmarks are rounded to the dtype of the inputs. The
     # inputs were rounded to it as well, and that costs more digits.
@@ -198,9 +193,7 @@ def nystrom(
         exists,
         precision=precision,
     )
-    if own_query_mask is not None:
-        out = _own_rows_if_exact(out, context, own_query_mask)
-    return out
+    return _own_rows_if_few(out, context, few_queries)
 
 
 def choose_landmarks(
@@ -241,41 +234,62 @@ def softmax_of_existing(
     return jnp.where(query_exists[:, None], matrix, 0)
 
 
-def _identity_if_exact(matrix: jax.Array, mask: jax.Array) -> jax.Array:
-    """The matrix A [M, M], or with n ≤ M valid tokens, or queries, the identity.
+def find_few_tokens(
+    mask: jax.Array | None,
+    query_mask: jax.Array | None,
+    *,
+    is_self_attention: bool,
+    num_landmarks: int,
+    landmark_padding: str,
+) -> tuple[FewTokens | None, FewTokens | None]:
+    """The two cases in which valid tokens may be few, and attention exact.
 
-    Nothing uses its inverse then, but without valid tokens A is zero, and the gradient
-    of the iterations would be NaN.
+    Returns:
+      That of few keys and that of few queries; None for one that is not to be looked
+      at. With landmark_padding="count" a few tokens are as approximate as many.
+    """
+    few_keys = None
+    few_queries = None
+    if landmark_padding == "mask" and mask is not None:
+        few_keys = FewTokens(mask, num_landmarks)
+    # In self-attention the queries are few where the keys are.
+    if landmark_padding == "mask" and query_mask is not None and not is_self_attention:
+        few_queries = FewTokens(query_mask, num_landmarks)
+    return few_keys, few_queries
+
+
+def identity_if_few(matrix: jax.Array, *cases: FewTokens | None) -> jax.Array:
+    """A matrix [M, M], A or its inverse; the identity where a case of few tokens holds.
+
+    Attention is exact without it then.
     """
     eye = jnp.eye(len(matrix), dtype=matrix.dtype)
-    return jnp.where(mask.sum() <= len(matrix), eye, matrix)
+    for few_tokens in cases:
+        if few_tokens is not None:
+            matrix = jnp.where(few_tokens.holds(), eye, matrix)
+    return matrix
 
 
-def _token_values_if_exact(
-    landmark_values: jax.Array, value: jax.Array, mask: jax.Array
+def _own_values_if_few(
+    landmark_values: jax.Array, value: jax.Array, few_keys: FewTokens | None
 ) -> jax.Array:
-    """`landmark_values` [M, E]; with n ≤ M valid tokens, their own values instead.
-
-    With n ≤ M every landmark is a valid token, so its value makes attention exact.
-    """
-    num_landmarks = len(landmark_values)
-    token_values = value[first_valid_positions(mask, num_landmarks)]
-    is_exact = mask.sum() <= num_landmarks
-    return jnp.where(
-        is_exact, token_values.astype(landmark_values.dtype), landmark_values
-    )
+    """The values of the landmarks [M, E]; where each is a key, that key's own value."""
+    if few_keys is None:
+        return landmark_values
+    own_values = value[few_keys.positions()].astype(landmark_values.dtype)
+    return jnp.where(few_keys.holds(), own_values, landmark_values)
 
 
-def _own_rows_if_exact(
-    out: jax.Array, context: jax.Array, query_mask: jax.Array
+def _own_rows_if_few(
+    out: jax.Array, context: jax.Array, few_queries: FewTokens | None
 ) -> jax.Array:
-    """`out` [T, E]; with n ≤ M queries that count, their rows of `context` [M, E].
+    """`out` [T, E]; where each landmark is a query, that query's row of `context`.
 
-    With n ≤ M every landmark is a query that counts, so its row of softmax(Q̃ Kᵀ) V is
-    exact attention.
+    The row of softmax(Q̃ Kᵀ) V is exact attention then.
     """
-    num_landmarks = len(context)
-    rank = ranks(query_mask) - 1
-    own_rows = context[jnp.clip(rank, 0, num_landmarks - 1)]  # [T, E]
-    is_exact = query_mask & (query_mask.sum() <= num_landmarks)
-    return jnp.where(is_exact[:, None], own_rows.astype(out.dtype), out)
+    if few_queries is None:
+        return out
+    numbers = jnp.clip(few_queries.numbers(), 0, len(context) - 1)
+    own_rows = context[numbers].astype(out.dtype)  # [T, E]
+    is_exact = few_queries.mask & few_queries.holds()
+    return jnp.where(is_exact[:, None], own_rows, out)
