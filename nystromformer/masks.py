@@ -158,6 +158,27 @@ def zero_garbage(query: jax.Array, query_mask: jax.Array | None) -> jax.Array:
     return jnp.where(counts | is_ordinary, query, 0)
 
 
+def zero_padding(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    mask: jax.Array | None,
+    query_mask: jax.Array | None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Zeroes keys and values that the mask excludes, and garbage among the queries.
+
+    Args:
+      query: [T, ...] or [B, T, ...].
+      key: [S, ...] or [B, S, ...].
+      value: [S, ...] or [B, S, ...].
+      mask: [S] or [B, S] bool, True = attend; None = all.
+      query_mask: [T] or [B, T] bool, True = the query counts; None = all.
+    """
+    query = zero_garbage(query, query_mask)
+    return query, zero_masked(key, mask), zero_masked(value, mask)
+
+
 def ranks(mask: jax.Array) -> jax.Array:
     """The number of True in mask [L] up to and including each token, int32 [L]."""
     length = mask.shape[0]

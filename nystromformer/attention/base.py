@@ -9,7 +9,7 @@ Letters: B batch, T query length, S key length, N heads, H head dim, E value dim
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,7 @@ from nystromformer.masks import (
     check_key_mask,
     check_query_mask,
     find_query_mask,
-    zero_garbage,
-    zero_masked,
+    zero_padding,
 )
 
 
@@ -127,7 +126,9 @@ class Attention(HasOptions, nnx.Module):
             attention has none, or an attribute of a subclass that has no hash.
         """
         refuse_linen(self)
-        check_shapes(query, key, value)
+        query, key, value, query_mask = self._prepare(
+            query, key, value, query_mask=query_mask, dtype=dtype
+        )
         if bias is not None:
             check_bias(bias)
             self._refuse(f"a bias of shape {jnp.shape(bias)}", query, key)
@@ -146,19 +147,15 @@ class Attention(HasOptions, nnx.Module):
 
         if mask is not None:
             mask = check_key_mask(mask, batch=key.shape[0], length=key.shape[1])
-        self._check_sizes(query, key, query_mask)
-        if query_mask is not None:
-            query_mask = check_query_mask(query_mask, *query.shape[:2])
-        dtype = floating_dtype(dtype, query, key, value)
         attention = self if deterministic else self.for_training(dropout_rng)
         graphdef, state = nnx.split(attention)
         _check_hashable(type(self).__name__, graphdef)
         return _attend_heads(
             graphdef,
             state,
-            query=query.astype(dtype),
-            key=key.astype(dtype),
-            value=value.astype(dtype),
+            query=query,
+            key=key,
+            value=value,
             mask=mask,
             query_mask=query_mask,
             precision=precision,
@@ -178,6 +175,22 @@ class Attention(HasOptions, nnx.Module):
           dropout_rng: the key of its draws, or None.
         """
         return self
+
+    def _copy_to_redraw(self, option: str, dropout_rng: jax.Array | None) -> Self:
+        """A copy of this attention, whose draws `for_training` may replace.
+
+        Args:
+          option: the option that asks for it, for the message.
+          dropout_rng: the key of the draws.
+
+        Raises:
+          ValueError: there is no key.
+        """
+        if dropout_rng is None:
+            raise ValueError(
+                f"{option}=True needs a dropout_rng, or deterministic=True"
+            )
+        return nnx.clone(self)
 
     def attend_heads(
         self,
@@ -221,9 +234,9 @@ class Attention(HasOptions, nnx.Module):
         ) -> jax.Array:
             # The padding is zeroed once, here, so that XLA keeps one copy of the result
             # for all that follows.
-            query = zero_garbage(query, query_mask)
-            key = zero_masked(key, mask)
-            value = zero_masked(value, mask)
+            query, key, value = zero_padding(
+                query, key, value, mask=mask, query_mask=query_mask
+            )
             queries = {}
             if self.sums_over_queries:
                 queries["query_mask"] = query_mask
@@ -281,6 +294,31 @@ class Attention(HasOptions, nnx.Module):
           [T, E].
         """
         raise NotImplementedError
+
+    def _prepare(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        *,
+        query_mask: jax.typing.ArrayLike | None,
+        dtype: jax.typing.DTypeLike | None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+        """Checks what every attention checks of the arguments of a call.
+
+        Returns:
+          Queries, keys and values in the dtype of the output, and `query_mask` as
+          [B, T] or None.
+
+        Raises:
+          ValueError: as `__call__` says.
+        """
+        check_shapes(query, key, value)
+        self._check_sizes(query, key, query_mask)
+        if query_mask is not None:
+            query_mask = check_query_mask(query_mask, *query.shape[:2])
+        dtype = _floating_dtype(dtype, query, key, value)
+        return query.astype(dtype), key.astype(dtype), value.astype(dtype), query_mask
 
     def _check_sizes(
         self,
@@ -420,7 +458,7 @@ def check_shapes(query: jax.Array, key: jax.Array, value: jax.Array) -> None:
         raise ValueError(f"there must be at least one key, got key {key.shape}")
 
 
-def floating_dtype(
+def _floating_dtype(
     dtype: jax.typing.DTypeLike | None, *arrays: jax.Array
 ) -> jax.typing.DTypeLike:
     """The dtype of an attention's result: the one asked for, or that of its arrays.

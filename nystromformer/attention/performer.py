@@ -200,11 +200,7 @@ class PerformerAttention(Attention):
         """
         if not self.redraw_features:
             return self
-        if dropout_rng is None:
-            raise ValueError(
-                "redraw_features=True needs a dropout_rng, or deterministic=True"
-            )
-        attention = nnx.clone(self)
+        attention = self._copy_to_redraw("redraw_features", dropout_rng)
         projection = draw_projection(dropout_rng, self.num_features, self.head_dim)
         attention.projection = RandomProjection(projection)
         return attention

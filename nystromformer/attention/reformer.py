@@ -25,7 +25,6 @@ from typing import Unpack
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import lax
 
 from nystromformer.attention.base import Attention, make_random_key, read_random_key
@@ -255,11 +254,7 @@ class ReformerAttention(Attention):
         """
         if not self.redraw_hashes:
             return self
-        if dropout_rng is None:
-            raise ValueError(
-                "redraw_hashes=True needs a dropout_rng, or deterministic=True"
-            )
-        attention = nnx.clone(self)
+        attention = self._copy_to_redraw("redraw_hashes", dropout_rng)
         attention.random_key = make_random_key(dropout_rng)
         return attention
 

@@ -10,12 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.nnx.nn.attention import dot_product_attention_weights
 
-from nystromformer.attention.base import (
-    Attention,
-    check_bias,
-    check_shapes,
-    floating_dtype,
-)
+from nystromformer.attention.base import Attention, check_bias
 from nystromformer.attention.options import CommonArguments
 from nystromformer.attention.softmax_groups import (
     Inputs,
@@ -25,12 +20,10 @@ from nystromformer.attention.softmax_groups import (
 )
 from nystromformer.fused import attend_fused
 from nystromformer.masks import (
-    check_query_mask,
     find_query_mask,
     mask_with_four_axes,
     with_four_axes,
-    zero_garbage,
-    zero_masked,
+    zero_padding,
 )
 from nystromformer.validation import check_rate
 
@@ -121,8 +114,10 @@ class SoftmaxAttention(Attention):
           ValueError: shapes that do not fit, integers without a dtype, a boolean bias,
             or dropout without dropout_rng.
         """
-        check_shapes(query, key, value)
-        self._check_sizes(query, key, query_mask)
+        # Queries of padding may overflow in the dtype; they are zeroed below.
+        query, key, value, query_mask = self._prepare(
+            query, key, value, query_mask=query_mask, dtype=dtype
+        )
         weights_shape = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
         if bias is not None:
             bias = with_four_axes("bias", bias, weights_shape)
@@ -130,20 +125,15 @@ class SoftmaxAttention(Attention):
         if mask is not None:
             mask = mask_with_four_axes(mask, weights_shape)
         padding_mask = _padding_mask(mask, key.shape[:2])
-        # Queries of padding may overflow in the dtype, and are then zeroed.
-        dtype = floating_dtype(dtype, query, key, value)
-        query, key, value = [x.astype(dtype) for x in (query, key, value)]
-        if query_mask is not None:
-            query_mask = check_query_mask(query_mask, *query.shape[:2])
         query_mask, _ = find_query_mask(
             query_mask,
             padding_mask,
             num_queries=query.shape[1],
             num_keys=key.shape[1],
         )
-        query = zero_garbage(query, query_mask)
-        key = zero_masked(key, padding_mask)
-        value = zero_masked(value, padding_mask)
+        query, key, value = zero_padding(
+            query, key, value, mask=padding_mask, query_mask=query_mask
+        )
 
         if module is not None:
             # It sows all of them, without dropout.
