@@ -7,7 +7,6 @@ each, a `LayerAttention`.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any, get_type_hints
@@ -15,12 +14,13 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from nystromformer.attention import find_attention
-from nystromformer.encoder_config import (
-    EncoderSettings,
+from nystromformer.by_layer import (
     LayerAttention,
     add_default_options,
     attentions_by_layer,
+    parse_by_layer,
 )
+from nystromformer.encoder_config import EncoderSettings
 from nystromformer.errors import ConfigError
 from nystromformer.training_config import OptimizerConfig, TrainConfig
 from nystromformer.validation import check_choice, check_range, check_type
@@ -28,18 +28,10 @@ from nystromformer.validation import check_choice, check_range, check_type
 
 @dataclasses.dataclass(frozen=True)
 class OpenGroup:
-    """A name and the options that belong to it, which are attributes, too."""
+    """A name and the options that belong to it."""
 
     name: str
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def __getattr__(self, key: str) -> Any:
-        # copy and pickle look up attributes before there are options.
-        options = vars(self).get("options", {})
-        if key not in options:
-            names = ", ".join(options)
-            raise AttributeError(f"no option {key!r}; there are: {names}")
-        return options[key]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,41 +69,6 @@ class AttentionConfig(OpenGroup):
 def _options_in_configs(name: str) -> dict[str, Any]:
     """The options with which a config of that attention starts."""
     return find_attention(name).config_defaults()
-
-
-def parse_by_layer(text: str) -> dict[int, dict[str, Any]]:
-    """Reads settings of single layers, as in "0=softmax 3.num_landmarks=128".
-
-    Raises:
-      ValueError: for a text that does not have this form, or has a key twice.
-    """
-    by_layer: dict[int, dict[str, Any]] = {}
-    for word in text.split():
-        key, _, value = word.partition("=")
-        layer, dot, option = key.partition(".")
-        is_complete = value and (option or not dot)
-        if not layer.isdecimal() or not is_complete:
-            raise ValueError(
-                "by_layer must be LAYER=NAME or LAYER.OPTION=VALUE, separated by "
-                f"blanks, as in '0=softmax 3.num_landmarks=128', got {text!r}"
-            )
-        settings = by_layer.setdefault(int(layer), {})
-        setting = option or "name"
-        if setting in settings:
-            raise ValueError(f"by_layer has {key} twice: {text!r}")
-        settings[setting] = parse_value(value) if option else value
-    return by_layer
-
-
-def parse_value(text: str) -> Any:
-    """Reads the value of an option from a command: JSON, or a word as it stands.
-
-    So 64, 0.5, true and null are values, and exact is a word.
-    """
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,12 +183,7 @@ def default_values() -> dict[str, Any]:
 
 def _to_plain(value: Any) -> Any:
     """A value as JSON has it, in which a config is saved."""
-    if isinstance(value, np.generic):
-        return value.item()
-    # The flag --config.task.source_dir=None gives a word, since the key is a string.
-    if isinstance(value, str) and value == "None":
-        return None
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _build(cls: Any, path: str, mapping: Mapping[str, Any]) -> Any:

@@ -1,30 +1,19 @@
-"""The settings of an encoder, checked, and the attention of each of its layers."""
+"""The settings of an encoder, checked."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from nystromformer.attention import check_attention
+from nystromformer.by_layer import ByLayer, LayerAttention, attentions_by_layer
 from nystromformer.validation import (
     check_choice,
     check_kernel_size,
     check_range,
     check_rate,
 )
-
-# Layer, counted from 0 -> its settings: the name of its attention, or a mapping with
-# "name" and options, of which only those that differ need be there.
-ByLayer = Mapping[int, str | Mapping[str, Any]]
-
-
-class LayerAttention(NamedTuple):
-    """The attention of one layer: name and options, as for `make_attention`."""
-
-    name: str
-    options: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,64 +134,3 @@ class EncoderConfig(EncoderSettings):
                 f"separator={self.separator} is a token's, and inputs are features: "
                 "pass token_types with them"
             )
-
-
-def attentions_by_layer(
-    num_layers: int, name: str, options: Mapping[str, Any], by_layer: ByLayer
-) -> list[LayerAttention]:
-    """Lists the attentions of all layers.
-
-    Args:
-      num_layers: the number of layers of the encoder.
-      name, options: the attention of the layers that `by_layer` does not have.
-      by_layer: settings of single layers. A layer that keeps the name keeps all other
-        options. A layer with a different name has the options in its settings, and
-        defaults for the rest.
-
-    Raises:
-      ValueError: for a layer that does not exist, an unknown attention or option, or a
-        wrong type.
-    """
-    check_attention(name, options)
-    attentions = [LayerAttention(name, options)] * num_layers
-    for layer, settings in by_layer.items():
-        if layer not in range(num_layers):
-            raise ValueError(
-                f"there is no layer {layer!r} to have an attention of its own: the "
-                f"{num_layers} layers are 0 to {num_layers - 1}"
-            )
-        layer_options = _as_mapping(settings)
-        layer_name = layer_options.pop("name", name)
-        if layer_name == name:
-            layer_options = {**options, **layer_options}
-        try:
-            check_attention(layer_name, layer_options)
-        except ValueError as error:
-            raise ValueError(f"layer {layer}: {error}") from error
-        attentions[layer] = LayerAttention(layer_name, layer_options)
-    return attentions
-
-
-def add_default_options(
-    name: str, by_layer: ByLayer, default_options: Callable[[str], Mapping[str, Any]]
-) -> dict[int, dict[str, Any]]:
-    """Adds default options to the layers with a different attention.
-
-    Args:
-      name: the name of the attention of all other layers.
-      by_layer: settings of single layers. Options that they have keep their values.
-      default_options: returns the options with which an attention of a name starts.
-    """
-    complete = {}
-    for layer, layer_settings in by_layer.items():
-        settings = _as_mapping(layer_settings)
-        layer_name = settings.get("name", name)
-        if layer_name != name:
-            settings = {**default_options(layer_name), **settings}
-        complete[layer] = settings
-    return complete
-
-
-def _as_mapping(settings: str | Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a layer as a mapping with "name" and options."""
-    return {"name": settings} if isinstance(settings, str) else dict(settings)

@@ -270,7 +270,8 @@ def test_what_the_command_line_says_against_the_source_is_an_error(
 def test_a_run_repeats_positions_where_the_command_line_allows_it(bert):
     _, workdir = bert
     changes = {"train.position_repeats": 2}
-    assert fine_tuning(workdir, "softmax,subwords", **changes).task.max_length == 26
+    config = fine_tuning(workdir, "softmax,subwords", **changes)
+    assert config.task.options["max_length"] == 26
 
 
 def test_a_run_that_has_begun_needs_its_source_no_more(bert, tmp_path):
@@ -284,8 +285,8 @@ def test_a_run_that_has_begun_needs_its_source_no_more(bert, tmp_path):
     )
     again = follow_source(again, epath.Path(tmp_path))
     assert again.model == config.model
-    assert again.task.max_length == 13
-    assert again.task.tokenizer == str(tmp_path / "tokenizer.json")
+    assert again.task.options["max_length"] == 13
+    assert again.task.options["tokenizer"] == str(tmp_path / "tokenizer.json")
 
 
 def test_a_classifier_goes_on_with_its_head(commands, tmp_path):
@@ -299,7 +300,7 @@ def test_a_classifier_goes_on_with_its_head(commands, tmp_path):
     labels = ",".join(str(number) for number in range(published_folder.C))
     config = fine_tuning(workdir, "nystrom,subwords", **{"task.labels": labels})
     assert config.model.pooling == "gelu_pooler"
-    assert config.attention.conv_kernel_size == published_folder.K
+    assert config.attention.options["conv_kernel_size"] == published_folder.K
     experiment = Experiment(config)
     carried = carry_over(nystromformer.load_run(workdir), experiment)
     assert carried.keys() == leaves_by_name(experiment.weight_shapes).keys()

@@ -39,7 +39,6 @@ from nystromformer.run_files import (
 )
 
 FOLDERS_OF_DATA = ("data_dir", "source_dir")
-NO_FOLDER = (None, "", "None")  # --config.task.data_dir=None gives the word
 # Settings that may change while a run is stopped.
 NOT_COMPARED = SETTINGS_WITHOUT_EFFECT | {"task.source_dir", "preset"}
 # Paths that are compared by their last part: the rest may have moved.
@@ -53,8 +52,8 @@ ERROR_CLASS = re.compile(r"^[\w.]+Error: ")
 GET_CONFIG = re.compile(r"^(def get_config\(|get_config =)", re.MULTILINE)
 
 
-class NumberOrNone(flags.ArgumentParser):
-    """A number, or the word None: a flag of a key whose value may be None."""
+class ValueOrNone(flags.ArgumentParser):
+    """A value, or None for the word None: a flag of a key whose value may be None."""
 
     def __init__(self, parser: flags.ArgumentParser):
         self.parser = parser
@@ -66,9 +65,10 @@ class NumberOrNone(flags.ArgumentParser):
         return self.parser.flag_type()
 
 
-# The schema refuses None where a number is needed.
-config_flags.register_flag_parser_for_type(int, NumberOrNone(flags.IntegerParser()))
-config_flags.register_flag_parser_for_type(float, NumberOrNone(flags.FloatParser()))
+# The schema refuses None where a value is needed.
+config_flags.register_flag_parser_for_type(int, ValueOrNone(flags.IntegerParser()))
+config_flags.register_flag_parser_for_type(float, ValueOrNone(flags.FloatParser()))
+config_flags.register_flag_parser_for_type(str, ValueOrNone(flags.ArgumentParser()))
 
 
 def load_config(
@@ -109,7 +109,7 @@ def load_config(
     groups["load"] = list(absolute_names([*groups.get("load", ()), *load]))
     task = groups.get("task", {})
     for key in FOLDERS_OF_DATA:
-        if task.get(key) not in NO_FOLDER:
+        if task.get(key):
             task[key] = str(local_path(task[key]))
     return Config.from_mapping(groups)
 

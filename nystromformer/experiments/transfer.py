@@ -87,12 +87,12 @@ def _text_settings(
     if tokenizer_file.exists():
         settings["task.tokenizer"] = str(tokenizer_file)
     elif "tokenizer" in source.task.options:
-        settings["task.tokenizer"] = source.task.tokenizer
+        settings["task.tokenizer"] = source.task.options["tokenizer"]
     if source.model.positions == "learned":
-        longest = source.task.max_length
+        longest = source.task.options["max_length"]
         if not has_begun:
             longest *= config.train.position_repeats
-        settings["task.max_length"] = min(config.task.max_length, longest)
+        settings["task.max_length"] = min(config.task.options["max_length"], longest)
     return settings
 
 

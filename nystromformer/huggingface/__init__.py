@@ -26,9 +26,10 @@ import numpy as np
 from flax import nnx
 
 from nystromformer.attention import find_attention
+from nystromformer.by_layer import ByLayer, add_default_options
 from nystromformer.classifiers import FirstTokenClassifier
 from nystromformer.encoder import Encoder
-from nystromformer.encoder_config import ByLayer, EncoderConfig, add_default_options
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
 from nystromformer.huggingface.files import (
     check_is_of_sequences,

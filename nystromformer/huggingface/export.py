@@ -15,9 +15,10 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from nystromformer.attention import find_attention
+from nystromformer.by_layer import LayerAttention
 from nystromformer.classifiers import FirstTokenClassifier
 from nystromformer.encoder import Encoder
-from nystromformer.encoder_config import EncoderConfig, LayerAttention
+from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
 from nystromformer.huggingface import variables_by_name
 from nystromformer.huggingface.files import CONFIG_FILE, WEIGHTS_FILES

@@ -26,12 +26,25 @@ def test_load_config_parses_changes_as_the_command_line_does():
     assert config.overrides.keys() == changes.keys()
 
 
+def test_the_word_none_of_a_flag_is_no_value():
+    words = dict.fromkeys(
+        ("task.source_dir", "task.data_dir", "train.init_from", "model.ignore_id"),
+        "None",
+    )
+    config = load_config(LISTOPS, words)
+    groups = config.to_mapping()
+    for path in words:
+        group, key = path.split(".")
+        assert groups[group][key] is None
+        assert config.overrides[path] is None
+
+
 def test_load_config_makes_paths_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     changes = {"task.source_dir": "sources", "task.data_dir": "data"}
     config = load_config(LISTOPS, changes, load=("mine.py", "package.module"))
     folder = os.getcwd()
-    assert config.task.source_dir == f"{folder}/sources"
+    assert config.task.options["source_dir"] == f"{folder}/sources"
     assert config.task.data_dir == f"{folder}/data"
     assert config.load == [f"{folder}/mine.py", "package.module"]
 

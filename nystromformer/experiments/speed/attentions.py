@@ -12,7 +12,7 @@ from flax import nnx
 
 from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.attention.base import Attention
-from nystromformer.config import parse_value
+from nystromformer.by_layer import parse_value
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.provenance import num_cores
 from nystromformer.experiments.speed.timing import (

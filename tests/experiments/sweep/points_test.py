@@ -108,7 +108,7 @@ def test_make_points_starts_each_from_its_source_where_only_that_has_the_key():
     for point, share in zip(tuned_points, (0.1, 0.3), strict=True):
         assert f"mlm_probability={share}" in point.name
         source = points_by_name[point.source]
-        assert source.config.objective.mlm_probability == share
+        assert source.config.objective.options["mlm_probability"] == share
 
 
 def test_make_points_applies_changes_to_all_and_names_only_keys_of_the_grid():

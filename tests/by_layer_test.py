@@ -2,8 +2,11 @@
 
 import pytest
 
-from nystromformer.config import parse_by_layer
-from nystromformer.encoder_config import add_default_options, attentions_by_layer
+from nystromformer.by_layer import (
+    add_default_options,
+    attentions_by_layer,
+    parse_by_layer,
+)
 
 COMMON = {"num_landmarks": 64, "conv_kernel_size": 33}
 
