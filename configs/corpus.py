@@ -27,48 +27,21 @@ take, as in --config.task.vocab_size=342, or take --config.task.tokenizer=byte.
 `:nystrom,quick,seq1024` goes on from its 64 tokens to 128.
 """
 
-from typing import Any
+from configs.bert import BERT_BASE, BERT_QUICK, BERT_SMALL
+from configs.defaults import attention, make_get_config, objective, optimizer, train
 
-from configs.defaults import (
-    attention,
-    make_get_config,
-    model,
-    objective,
-    optimizer,
-    train,
-)
-
-
-def bert(num_layers: int, num_heads: int, model_dim: int) -> dict[str, Any]:
-    """The paper's encoder of text, BERT's, in one size."""
-    return {
-        **model(
-            num_layers=num_layers,
-            num_heads=num_heads,
-            model_dim=model_dim,
-            mlp_dim=4 * model_dim,
-            norm="post",
-            gelu="tanh",
-            embedding_norm=True,
-            num_token_types=2,
-            pooling="bert_pooler",  # A classifier reads [CLS] by Linear and tanh.
-        ),
-        **attention(conv_kernel_size=33, num_landmarks=64),
-    }
-
-
-BERT_BASE = bert(num_layers=12, num_heads=12, model_dim=768)
-# The paper says that it has four layers, and not how wide they are.
-BERT_SMALL = bert(num_layers=4, num_heads=8, model_dim=512)
-BERT_QUICK = bert(num_layers=4, num_heads=2, model_dim=128)
 PAPER = {
     **BERT_SMALL,
     "task.max_length": 512,
     "task.vocab_size": 30_000,
     **objective(name="mlm_sop", mlm_probability=0.15, corruption="bert"),
     **optimizer(warmup_steps=10_000, weight_decay=0.01),
-    **train(batch_size=256, num_steps=100_000),
-    **train(eval_every=1_000, checkpoint_every=1_000),
+    **train(
+        batch_size=256,
+        num_steps=100_000,
+        eval_every=1_000,
+        checkpoint_every=1_000,
+    ),
 }
 SEQ1024 = {
     "task.max_length": 1_024,
@@ -79,8 +52,13 @@ QUICK = {
     **BERT_QUICK,
     "task.max_length": 64,
     "task.vocab_size": 8_192,
-    **attention(num_landmarks=16, projection_dim=16, window=16),
-    **attention(block_size=8, bucket_size=16),
+    **attention(
+        num_landmarks=16,
+        projection_dim=16,
+        window=16,
+        block_size=8,
+        bucket_size=16,
+    ),
     **optimizer(learning_rate=1e-3, warmup_steps=200),
     **train(batch_size=64, num_steps=2_000, eval_every=250, checkpoint_every=250),
 }

@@ -131,16 +131,7 @@ def make_config(
     merged = dict(settings)
     for name in names:
         merged |= _preset(name, {"smoke": SMOKE, **presets}, is_quick="quick" in names)
-    own_options = find_attention(attention_name).options()
-    for path, value in merged.items():
-        group, key = path.split(".")
-        if value is None:  # The default, a placeholder, knows the type of the key.
-            continue
-        is_option = group == "attention" and key not in ("name", "by_layer")
-        if not is_option or key in own_options:
-            groups[group][key] = value
-        else:
-            _check_other_option(key, attention_name)
+    _apply(merged, groups)
     return ConfigDict(groups)
 
 
@@ -169,6 +160,24 @@ def _preset(name: str, presets: Mapping[str, Settings], is_quick: bool) -> Setti
     if is_quick and f"quick,{name}" in presets:
         return presets[f"quick,{name}"]
     return presets[name]
+
+
+def _apply(settings: Settings, groups: dict[str, Any]) -> None:
+    """Writes settings into the groups of a config.
+
+    An option of an attention that is not chosen is left out; None leaves the default.
+    """
+    attention_name = groups["attention"]["name"]
+    own_options = find_attention(attention_name).options()
+    for path, value in settings.items():
+        group, key = path.split(".")
+        if value is None:  # The default, a placeholder, knows the type of the key.
+            continue
+        is_option = group == "attention" and key not in ("name", "by_layer")
+        if not is_option or key in own_options:
+            groups[group][key] = value
+        else:
+            _check_other_option(key, attention_name)
 
 
 def _check_other_option(option: str, attention_name: str) -> None:

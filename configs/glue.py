@@ -12,33 +12,15 @@ part. `:nystrom,mrpc,seq1024` reads 1,024 tokens, from a run of
 `configs/corpus.py:nystrom,bert_base,seq1024`.
 """
 
-from typing import Any
-
-from configs.corpus import BERT_BASE, BERT_QUICK
-from configs.defaults import attention, make_get_config, objective, optimizer, train
-
-
-def four_epochs(num_train: int) -> dict[str, Any]:
-    """Four epochs of `num_train` examples, with two validations in each.
-
-    A run with other batches than 32 is validated after as many steps as one with 32.
-    """
-    steps_per_epoch = int(0.9 * num_train) // 32  # a tenth is held out for validation
-    return {
-        **train(batch_size=32, num_steps=0, num_epochs=4.0),
-        **train(eval_every=steps_per_epoch // 2, checkpoint_every=steps_per_epoch // 2),
-    }
-
-
-FINE_TUNING = optimizer(
-    learning_rate=3e-5, weight_decay=0.01, warmup_steps=0, decay="none"
+from configs.bert import (
+    BERT_BASE,
+    BERT_QUICK,
+    FINE_TUNING,
+    QUICK_FINE_TUNING,
+    four_epochs,
 )
-# A quick run of configs/corpus.py reads windows of 64 tokens.
-QUICK_FINE_TUNING = {
-    **optimizer(learning_rate=1e-4),
-    **attention(num_landmarks=32, projection_dim=64),
-    **train(position_repeats=4),
-}
+from configs.defaults import attention, make_get_config, objective, optimizer
+
 PAPER = {"task.max_length": 512} | BERT_BASE | FINE_TUNING | four_epochs(67_349)
 QUICK = {
     "task.max_length": 128,

@@ -20,8 +20,9 @@ weights, on its sub-words and with its sizes:
 examples there are.
 """
 
+from configs.bert import FOUR_EPOCHS, QUICK_SUBWORDS, SUBWORDS
 from configs.defaults import make_get_config, optimizer, train
-from configs.text import QUICK, QUICK_SUBWORDS, SUBWORDS
+from configs.text import QUICK
 
 BASE = optimizer(learning_rate=1e-3, warmup_steps=100) | train(
     batch_size=32, num_steps=5_000, eval_every=250, checkpoint_every=250
@@ -30,7 +31,7 @@ BASE = optimizer(learning_rate=1e-3, warmup_steps=100) | train(
 EVERY_100_STEPS = train(eval_every=100, checkpoint_every=100)
 PRESETS = {
     "quick": QUICK,
-    "subwords": SUBWORDS | EVERY_100_STEPS,
-    "quick,subwords": QUICK_SUBWORDS | EVERY_100_STEPS,
+    "subwords": SUBWORDS | FOUR_EPOCHS | EVERY_100_STEPS,
+    "quick,subwords": QUICK_SUBWORDS | FOUR_EPOCHS | EVERY_100_STEPS,
 }
 get_config = make_get_config("labelled_texts", BASE, PRESETS)

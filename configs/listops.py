@@ -18,8 +18,13 @@ QUICK = {
     "task.max_tokens": 48,
     "task.max_depth": 3,
     "task.max_args": 6,
-    **attention(num_landmarks=6, projection_dim=12, window=8),
-    **attention(block_size=4, bucket_size=8),
+    **attention(
+        num_landmarks=6,
+        projection_dim=12,
+        window=8,
+        block_size=4,
+        bucket_size=8,
+    ),
     **optimizer(learning_rate=1e-3, warmup_steps=300),
     **train(num_steps=12_000, eval_every=1_000, checkpoint_every=1_000),
 }

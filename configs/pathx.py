@@ -20,8 +20,12 @@ from configs.defaults import (
 BASE = {
     **BLACK_IS_PADDING,
     **optimizer(warmup_steps=312),
-    **train(batch_size=16, num_steps=62_400),
-    **train(eval_every=3_120, checkpoint_every=3_120),
+    **train(
+        batch_size=16,
+        num_steps=62_400,
+        eval_every=3_120,
+        checkpoint_every=3_120,
+    ),
 }
 GPU = model(dtype="bfloat16", remat="block") | train(batch_size=32)
 QUICK = {

@@ -24,14 +24,22 @@ from configs.defaults import (
     train,
 )
 
-SIZE_16 = {
-    **attention(num_landmarks=16, projection_dim=16, num_features=16),
-    **attention(window=16, block_size=16, bucket_size=16),
-}
-SIZE_64 = {
-    **attention(num_landmarks=64, projection_dim=64, num_features=64),
-    **attention(window=64, block_size=64, bucket_size=64),
-}
+SIZE_16 = attention(
+    num_landmarks=16,
+    projection_dim=16,
+    num_features=16,
+    window=16,
+    block_size=16,
+    bucket_size=16,
+)
+SIZE_64 = attention(
+    num_landmarks=64,
+    projection_dim=64,
+    num_features=64,
+    window=64,
+    block_size=64,
+    bucket_size=64,
+)
 # One convolution for all attentions, in front of their projections; none of their own.
 BASE = {
     **objective(name="positions"),

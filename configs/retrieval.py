@@ -16,8 +16,13 @@ PAPER = optimizer(warmup_steps=800) | train(
 )
 QUICK = {
     "task.max_length": 256,
-    **attention(num_landmarks=32, projection_dim=32, window=32),
-    **attention(block_size=16, bucket_size=32),
+    **attention(
+        num_landmarks=32,
+        projection_dim=32,
+        window=32,
+        block_size=16,
+        bucket_size=32,
+    ),
     **optimizer(learning_rate=1e-3, warmup_steps=100),
     **train(num_steps=1_000, eval_every=250, checkpoint_every=500),
 }

@@ -16,14 +16,7 @@ predicted as one of 256 by cross-entropy, not by an L1 loss.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from configs.defaults import (
-    ALL_PIXELS,
-    attention,
-    model,
-    objective,
-    optimizer,
-    train,
-)
+from configs.defaults import ALL_PIXELS, attention, model, objective, optimizer, train
 
 
 class PretrainingSettings(NamedTuple):
@@ -116,8 +109,13 @@ def make_presets(task: str, quick: Mapping[str, Any]) -> dict[str, dict[str, Any
             **model(dropout_rate=0.0, pooling=settings.pooling),
             **attention(dropout_rate=0.0),
             **optimizer(learning_rate=rate, warmup_steps=1_000, decay="none"),
-            **train(num_steps=0, num_epochs=float(num_epochs), batch_size=batch_size),
-            **train(eval_every=steps_per_epoch, checkpoint_every=steps_per_epoch),
+            **train(
+                num_steps=0,
+                num_epochs=float(num_epochs),
+                batch_size=batch_size,
+                eval_every=steps_per_epoch,
+                checkpoint_every=steps_per_epoch,
+            ),
         }
 
     pretrain = stage(settings.pretrain_rate, settings.pretrain_epochs, batch_size=32)

@@ -16,7 +16,7 @@ core.
 """
 
 from configs import self_pretraining
-from configs.corpus import BERT_BASE, BERT_QUICK
+from configs.bert import QUICK_SUBWORDS, SUBWORDS, four_epochs
 from configs.defaults import (
     AS_PUBLISHED,
     attention,
@@ -26,7 +26,6 @@ from configs.defaults import (
     optimizer,
     train,
 )
-from configs.glue import FINE_TUNING, QUICK_FINE_TUNING, four_epochs
 
 PAPER = optimizer(warmup_steps=8_000) | train(
     batch_size=32, num_steps=20_000, eval_every=500, checkpoint_every=500
@@ -36,19 +35,6 @@ QUICK = {
     **attention(num_landmarks=32, block_size=32, projection_dim=64, window=64),
     **optimizer(learning_rate=1e-3, warmup_steps=100),
     **train(num_steps=1_000, eval_every=250, checkpoint_every=500),
-}
-SUBWORDS = {
-    "task.max_length": 512,
-    "task.tokenizer": "byte",
-    **BERT_BASE,
-    **FINE_TUNING,
-    **four_epochs(25_000),
-}
-QUICK_SUBWORDS = {
-    **SUBWORDS,
-    **BERT_QUICK,
-    **QUICK_FINE_TUNING,
-    "task.max_length": 256,
 }
 # What lifts a plain attention on Text: rotary positions, a short convolution in front
 # of every attention, and a denoising loss from the same pass over the corrupted
@@ -77,8 +63,13 @@ MODERN = {
     "task.max_length": 2_048,
     **model(num_layers=4, model_dim=128, num_heads=8, mlp_dim=256),
     **optimizer(learning_rate=4e-3, warmup_steps=2_109),  # a twentieth of the steps
-    **train(batch_size=32, num_steps=0, num_epochs=60.0),
-    **train(eval_every=703, checkpoint_every=703),  # an epoch
+    **train(
+        batch_size=32,
+        num_steps=0,
+        num_epochs=60.0,
+        eval_every=703,  # an epoch
+        checkpoint_every=703,
+    ),
 }
 QUICK_MODERN = {
     **MODERN_AT_ANY_SIZE,
@@ -92,8 +83,8 @@ PRESETS = {
     # As its data script cuts; the published config says 4,000.
     "as_published": AS_PUBLISHED | {"task.max_length": 1_024, "task.num_bytes": 1_000},
     "quick,as_published": AS_PUBLISHED,
-    "subwords": SUBWORDS,
-    "quick,subwords": QUICK_SUBWORDS,
+    "subwords": SUBWORDS | four_epochs(25_000),
+    "quick,subwords": QUICK_SUBWORDS | four_epochs(25_000),
     "seq1024": {"task.max_length": 1_024},
     "quick,seq1024": {"task.max_length": 512},
     **self_pretraining.make_presets("text", QUICK),
