@@ -98,20 +98,14 @@ class SelfAttention(nnx.Module):
         batch_size, length, model_dim = x.shape
         shape = (batch_size, length, self.num_heads, model_dim // self.num_heads)
         projections = jnp.split(self.project(x), self.num_projections, axis=-1)
-        heads = [projection.reshape(shape) for projection in projections]
-
-        if self.num_projections == 1:
-            (value,) = heads
-            return value, value, value
-        if self.num_projections == 2:
-            shared, value = heads
-            if self.rotary:
-                shared = rotate_by_position(shared)
-            return shared, shared, value
-        query, key, value = heads
+        # The last projection makes the values, those before it queries and keys.
+        *others, value = [projection.reshape(shape) for projection in projections]
         if self.rotary:
-            query = rotate_by_position(query)
-            key = rotate_by_position(key)
+            others = [rotate_by_position(projected) for projected in others]
+        if not others:
+            return value, value, value
+        query = others[0]
+        key = others[-1]  # With two projections it is the query.
         return query, key, value
 
 
@@ -238,6 +232,64 @@ def check_arrays(**arrays: Any) -> None:
             )
 
 
+def check_inputs(
+    inputs: jax.Array,
+    mask: jax.Array | None,
+    token_types: jax.Array | None,
+    *,
+    input_dim: int | None,
+    max_length: int,
+    has_token_types: bool,
+) -> None:
+    """Checks the arrays that an `Encoder` is called with.
+
+    Args:
+      inputs, mask, token_types: the arguments of the call.
+      input_dim: F of the encoder; None for token ids.
+      max_length: the length of the longest input.
+      has_token_types: whether the encoder has embeddings of token types.
+
+    Raises:
+      ValueError: as `Encoder.__call__` says.
+    """
+    check_arrays(inputs=inputs, mask=mask, token_types=token_types)
+    has_features = inputs.ndim == 3 and inputs.shape[2] == input_dim
+    if input_dim is not None and not has_features:
+        raise ValueError(
+            f"inputs must be [B, L, F] with F = {input_dim}, the input_dim of the "
+            f"config, got {inputs.shape}"
+        )
+    if input_dim is None and inputs.ndim != 2:
+        raise ValueError(
+            f"inputs must be token ids [B, L], got {inputs.shape}: for feature vectors "
+            "give the config an input_dim"
+        )
+    length = inputs.shape[1]
+    if length == 0:
+        raise ValueError(f"inputs must have at least one token, got {inputs.shape}")
+    if length > max_length:
+        raise ValueError(f"length {length} is over max_length {max_length}")
+    if mask is not None and mask.shape != inputs.shape[:2]:
+        raise ValueError(
+            f"mask must be [B, L], here {inputs.shape[:2]}, got {mask.shape}"
+        )
+    if mask is not None and mask.dtype != jnp.bool_:
+        raise ValueError(
+            f"mask must be boolean (True = a token), got {mask.dtype}: pass "
+            "mask.astype(bool)"
+        )
+    if token_types is not None and not has_token_types:
+        raise ValueError(
+            "token_types are given, but the config has num_token_types=0: set it to "
+            "the number of types"
+        )
+    if token_types is not None and token_types.shape != inputs.shape[:2]:
+        raise ValueError(
+            f"token_types must be [B, L], here {inputs.shape[:2]}, got "
+            f"{token_types.shape}"
+        )
+
+
 class Encoder(nnx.Module):
     """Embeddings of tokens or features, and of positions, then the blocks."""
 
@@ -315,9 +367,14 @@ class Encoder(nnx.Module):
           ValueError: if inputs, mask or token_types have a different shape, ids are no
             integers, the mask is not boolean, or the encoder has no token types to add.
         """
-        check_arrays(inputs=inputs, mask=mask, token_types=token_types)
-        self._check_shapes(inputs, mask)
-        self._check_token_types(token_types, inputs)
+        check_inputs(
+            inputs,
+            mask,
+            token_types,
+            input_dim=self.input_dim,
+            max_length=self.max_length,
+            has_token_types=self.token_types is not None,
+        )
         if self.ignore_id is not None:
             is_token = inputs != self.ignore_id
             mask = is_token if mask is None else mask & is_token
@@ -339,49 +396,6 @@ class Encoder(nnx.Module):
         if self.norm is not None:
             x = self.norm(x)
         return x, mask
-
-    def _check_shapes(self, inputs: jax.Array, mask: jax.Array | None) -> None:
-        has_features = inputs.ndim == 3 and inputs.shape[2] == self.input_dim
-        if self.input_dim is not None and not has_features:
-            raise ValueError(
-                f"inputs must be [B, L, F] with F = {self.input_dim}, the input_dim of "
-                f"the config, got {inputs.shape}"
-            )
-        if self.input_dim is None and inputs.ndim != 2:
-            raise ValueError(
-                f"inputs must be token ids [B, L], got {inputs.shape}: for feature "
-                "vectors give the config an input_dim"
-            )
-        length = inputs.shape[1]
-        if length == 0:
-            raise ValueError(f"inputs must have at least one token, got {inputs.shape}")
-        if length > self.max_length:
-            raise ValueError(f"length {length} is over max_length {self.max_length}")
-        if mask is not None and mask.shape != inputs.shape[:2]:
-            raise ValueError(
-                f"mask must be [B, L], here {inputs.shape[:2]}, got {mask.shape}"
-            )
-        if mask is not None and mask.dtype != jnp.bool_:
-            raise ValueError(
-                f"mask must be boolean (True = a token), got {mask.dtype}: pass "
-                "mask.astype(bool)"
-            )
-
-    def _check_token_types(
-        self, token_types: jax.Array | None, inputs: jax.Array
-    ) -> None:
-        if token_types is None:
-            return
-        if self.token_types is None:
-            raise ValueError(
-                "token_types are given, but the config has num_token_types=0: set it "
-                "to the number of types"
-            )
-        if token_types.shape != inputs.shape[:2]:
-            raise ValueError(
-                f"token_types must be [B, L], here {inputs.shape[:2]}, got "
-                f"{token_types.shape}"
-            )
 
     def _embed(
         self,

@@ -9,7 +9,7 @@ Letters: B batch, T query length, S key length, N heads, H head dim, E value dim
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -175,22 +175,6 @@ class Attention(HasOptions, nnx.Module):
           dropout_rng: the key of its draws, or None.
         """
         return self
-
-    def _copy_to_redraw(self, option: str, dropout_rng: jax.Array | None) -> Self:
-        """A copy of this attention, whose draws `for_training` may replace.
-
-        Args:
-          option: the option that asks for it, for the message.
-          dropout_rng: the key of the draws.
-
-        Raises:
-          ValueError: there is no key.
-        """
-        if dropout_rng is None:
-            raise ValueError(
-                f"{option}=True needs a dropout_rng, or deterministic=True"
-            )
-        return nnx.clone(self)
 
     def attend_heads(
         self,
@@ -407,6 +391,21 @@ def refuse_linen(attention: nnx.Module) -> None:
             f"linen's {type(caller).__name__} would never train: use flax.nnx, or the "
             "whole nnx model by flax.nnx.bridge.ToLinen"
         )
+
+
+def check_dropout_rng(reason: str, dropout_rng: jax.Array | None) -> jax.Array:
+    """Returns the key of what a training pass draws.
+
+    Args:
+      reason: the setting that asks for a draw, for the message.
+      dropout_rng: the key, or None.
+
+    Raises:
+      ValueError: there is no key.
+    """
+    if dropout_rng is None:
+        raise ValueError(f"{reason} needs a dropout_rng, or deterministic=True")
+    return dropout_rng
 
 
 class RandomKey(nnx.Variable):

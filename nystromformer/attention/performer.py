@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import Attention
+from nystromformer.attention.base import Attention, check_dropout_rng
 from nystromformer.attention.linear import kernel_attend
 from nystromformer.attention.options import CommonArguments
 from nystromformer.precision import einsum
@@ -200,8 +200,9 @@ class PerformerAttention(Attention):
         """
         if not self.redraw_features:
             return self
-        attention = self._copy_to_redraw("redraw_features", dropout_rng)
-        projection = draw_projection(dropout_rng, self.num_features, self.head_dim)
+        key = check_dropout_rng("redraw_features=True", dropout_rng)
+        attention = nnx.clone(self)
+        projection = draw_projection(key, self.num_features, self.head_dim)
         attention.projection = RandomProjection(projection)
         return attention
 

@@ -25,9 +25,15 @@ from typing import Unpack
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax import lax
 
-from nystromformer.attention.base import Attention, make_random_key, read_random_key
+from nystromformer.attention.base import (
+    Attention,
+    check_dropout_rng,
+    make_random_key,
+    read_random_key,
+)
 from nystromformer.attention.options import CommonArguments
 from nystromformer.blocks import to_blocks
 from nystromformer.precision import at_least_float32, einsum
@@ -254,8 +260,9 @@ class ReformerAttention(Attention):
         """
         if not self.redraw_hashes:
             return self
-        attention = self._copy_to_redraw("redraw_hashes", dropout_rng)
-        attention.random_key = make_random_key(dropout_rng)
+        key = check_dropout_rng("redraw_hashes=True", dropout_rng)
+        attention = nnx.clone(self)
+        attention.random_key = make_random_key(key)
         return attention
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.nnx.nn.attention import dot_product_attention_weights
 
-from nystromformer.attention.base import Attention, check_bias
+from nystromformer.attention.base import Attention, check_bias, check_dropout_rng
 from nystromformer.attention.options import CommonArguments
 from nystromformer.attention.softmax_groups import (
     Inputs,
@@ -151,7 +151,8 @@ class SoftmaxAttention(Attention):
         rngs = None
         if rate > 0 and not deterministic:
             rngs_shape = (1, 1) if broadcast_dropout else weights_shape[:2]
-            rngs = _dropout_keys(dropout_rng, rngs_shape, rate)
+            key_of_dropout = check_dropout_rng(f"dropout_rate={rate}", dropout_rng)
+            rngs = jax.random.split(key_of_dropout, rngs_shape)
         return _attend_batch(
             Inputs(query, key, value, bias, mask, rngs),
             padding_mask,
@@ -170,21 +171,6 @@ def _padding_mask(mask: jax.Array | None, shape: tuple[int, ...]) -> jax.Array |
     if mask is None or mask.shape[1:3] != (1, 1):
         return None
     return jnp.broadcast_to(mask[:, 0, 0, :], shape)
-
-
-def _dropout_keys(
-    rng: jax.Array | None, shape: tuple[int, ...], rate: float
-) -> jax.Array:
-    """Splits the key of the dropout of weights.
-
-    Raises:
-      ValueError: there is none.
-    """
-    if rng is None:
-        raise ValueError(
-            f"dropout_rate={rate} needs a dropout_rng, or deterministic=True"
-        )
-    return jax.random.split(rng, shape)
 
 
 @functools.partial(jax.jit, static_argnames=("fused", "settings"))

@@ -61,7 +61,7 @@ def follow_source(config: Config, workdir: epath.Path | None = None) -> Config:
     options = config.attention.options
     has_same_attention = config.attention.name == source.attention.name
     if has_same_attention and "conv_kernel_size" in options:
-        kernel_size = source.attention.conv_kernel_size
+        kernel_size = source.attention.options["conv_kernel_size"]
         settings["attention.conv_kernel_size"] = kernel_size
     if "tokenizer" in config.task.options:
         settings |= _text_settings(config, source, folder, has_begun)
