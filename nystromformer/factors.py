@@ -72,7 +72,7 @@ def nystrom_kernels(
         landmark_padding = "mask"
     key = zero_masked(key, mask)
     query_mask, _ = _find_query_mask(query_mask, mask, query, key)
-    query_landmarks, key_landmarks, query_exists, exists = choose_landmarks(
+    query_landmarks, key_landmarks, query_exists, key_exists = choose_landmarks(
         # Where the mask is False queries may be NaN.
         zero_masked(query, query_mask),
         key,
@@ -82,9 +82,9 @@ def nystrom_kernels(
         landmark_padding=landmark_padding,
         make_landmarks=functools.partial(LANDMARKS[landmarks], seed=landmark_seed),
     )
-    f = softmax_matrix(query, key_landmarks, exists)
+    f = softmax_matrix(query, key_landmarks, key_exists)
     scores = jnp.matmul(query_landmarks, key_landmarks.T, precision="highest")
-    a = softmax_of_existing(scores * key.shape[-1] ** -0.5, query_exists, exists)
+    a = softmax_of_existing(scores * key.shape[-1] ** -0.5, query_exists, key_exists)
     b = softmax_matrix(query_landmarks, key, mask)
     return f, a, b
 
@@ -145,6 +145,7 @@ def nystrom_factors(
 
     z = PINVS[pinv](a, num_pinv_iters)
     if num_landmarks >= length:
+        # Attention is exact here, too, whatever the padding.
         landmark_padding = "mask"
         mask = jnp.ones(length, bool) if mask is None else mask
     query_mask, is_self_attention = _find_query_mask(query_mask, mask, query, key)
@@ -161,13 +162,14 @@ def nystrom_factors(
         # Column i of F holds the weights of the key that landmark i is, and row i of B
         # is 1 at its position.
         has_few_keys = few_keys.holds()
-        is_own = few_keys.positions()[:, None] == jnp.arange(length)[None]  # [M, S]
-        b = jnp.where(has_few_keys, is_own.astype(b.dtype), b)
+        is_key = few_keys.positions()[:, None] == jnp.arange(length)[None]  # [M, S]
+        b = jnp.where(has_few_keys, is_key.astype(b.dtype), b)
     if few_queries is not None:
         # Row i of B is the exact row of the query that landmark i is.
-        is_own = few_queries.numbers()[:, None] == jnp.arange(num_landmarks)[None]
+        numbers = few_queries.numbers()
+        is_landmark = numbers[:, None] == jnp.arange(num_landmarks)[None]  # [T, M]
         is_exact = few_queries.mask & few_queries.holds() & ~has_few_keys
-        f = jnp.where(is_exact[:, None], is_own.astype(f.dtype), f)
+        f = jnp.where(is_exact[:, None], is_landmark.astype(f.dtype), f)
     return f, z, b
 
 

@@ -3,7 +3,8 @@
 A mask is boolean, True = valid. The checks are made once, where a user calls an
 attention; the rest holds for one sequence, or for a batch.
 
-Letters: B batch, T query length, S key length, L length, C blocks.
+Letters: B batch, T query length, S key length, L length, C blocks, M landmarks,
+n valid tokens.
 """
 
 from collections.abc import Sequence

@@ -146,7 +146,7 @@ def nystrom(
     if num_landmarks >= min(query.shape[0], key.shape[0]):
         return attend_head(query, key, value, mask, scale=scale, precision=precision)
 
-    query_landmarks, key_landmarks, query_exists, exists = choose_landmarks(
+    query_landmarks, key_landmarks, query_exists, key_exists = choose_landmarks(
         query,
         key,
         mask,
@@ -158,6 +158,7 @@ def nystrom(
     scaled_query_landmarks = query_landmarks * scale
     scaled_key_landmarks = key_landmarks * scale
 
+    # With n ≤ M valid tokens each of them is a landmark, and attention is exact.
     few_keys, few_queries = find_few_tokens(
         mask,
         query_mask,
@@ -168,7 +169,7 @@ def nystrom(
 
     # Z ≈ A⁺, [M, M].
     scores = jnp.matmul(scaled_query_landmarks, key_landmarks.T, precision="highest")
-    matrix = softmax_of_existing(scores, query_exists, exists)
+    matrix = softmax_of_existing(scores, query_exists, key_exists)
     # Without valid tokens A is zero, and the gradient of the iterations would be NaN.
     matrix = identity_if_few(matrix, few_keys, few_queries)
     z = invert(matrix, num_pinv_iters)
@@ -190,7 +191,7 @@ def nystrom(
         query,
         scaled_key_landmarks.astype(key.dtype),
         landmark_values.astype(value.dtype),
-        exists,
+        key_exists,
         precision=precision,
     )
     return _own_rows_if_few(out, context, few_queries)
@@ -218,19 +219,19 @@ def choose_landmarks(
         mask = None
         query_mask = None
     query_landmarks, query_exists = make_landmarks(query, num_landmarks, query_mask)
-    key_landmarks, exists = make_landmarks(key, num_landmarks, mask)
-    return query_landmarks, key_landmarks, query_exists, exists
+    key_landmarks, key_exists = make_landmarks(key, num_landmarks, mask)
+    return query_landmarks, key_landmarks, query_exists, key_exists
 
 
 def softmax_of_existing(
-    scores: jax.Array, query_exists: jax.Array, exists: jax.Array
+    scores: jax.Array, query_exists: jax.Array, key_exists: jax.Array
 ) -> jax.Array:
     """A = softmax(scores) [M, M], in which landmarks that do not exist have no part.
 
     Their rows and columns are zero, and so are those of A⁺ and of its iterations.
     """
     lowest = jnp.finfo(scores.dtype).min
-    matrix = jax.nn.softmax(jnp.where(exists[None], scores, lowest))
+    matrix = jax.nn.softmax(jnp.where(key_exists[None], scores, lowest))
     return jnp.where(query_exists[:, None], matrix, 0)
 
 
@@ -242,26 +243,24 @@ def find_few_tokens(
     num_landmarks: int,
     landmark_padding: str,
 ) -> tuple[FewTokens | None, FewTokens | None]:
-    """The two cases in which valid tokens may be few, and attention exact.
+    """The cases of few keys and of few queries; the arguments are `nystrom`'s.
 
     Returns:
-      That of few keys and that of few queries; None for one that is not to be looked
-      at. With landmark_padding="count" a few tokens are as approximate as many.
+      Each as `FewTokens`, or None if it makes nothing exact.
     """
-    few_keys = None
-    few_queries = None
-    if landmark_padding == "mask" and mask is not None:
-        few_keys = FewTokens(mask, num_landmarks)
+    if landmark_padding == "count":
+        return None, None
+    few_keys = None if mask is None else FewTokens(mask, num_landmarks)
     # In self-attention the queries are few where the keys are.
-    if landmark_padding == "mask" and query_mask is not None and not is_self_attention:
-        few_queries = FewTokens(query_mask, num_landmarks)
-    return few_keys, few_queries
+    if query_mask is None or is_self_attention:
+        return few_keys, None
+    return few_keys, FewTokens(query_mask, num_landmarks)
 
 
 def identity_if_few(matrix: jax.Array, *cases: FewTokens | None) -> jax.Array:
-    """A matrix [M, M], A or its inverse; the identity where a case of few tokens holds.
+    """A matrix [M, M], A or its inverse; the identity where one of the cases holds.
 
-    Attention is exact without it then.
+    Attention is then exact without an inverse.
     """
     eye = jnp.eye(len(matrix), dtype=matrix.dtype)
     for few_tokens in cases:
