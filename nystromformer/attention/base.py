@@ -288,7 +288,7 @@ class Attention(HasOptions, nnx.Module):
         query_mask: jax.typing.ArrayLike | None,
         dtype: jax.typing.DTypeLike | None,
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-        """Checks what every attention checks of the arguments of a call.
+        """Checks the arguments that every attention takes alike, and casts the arrays.
 
         Returns:
           Queries, keys and values in the dtype of the output, and `query_mask` as
