@@ -1,4 +1,4 @@
-"""Masks of keys and of queries: their checks, what they leave out, and ranks.
+"""Masks of keys and of queries: their checks, what they leave out, and few tokens.
 
 A mask is boolean, True = valid. The checks are made once, where a user calls an
 attention; the rest holds for one sequence, or for a batch.
@@ -215,5 +215,8 @@ class FewTokens(NamedTuple):
         return first_valid_positions(self.mask, self.num_landmarks)
 
     def numbers(self) -> jax.Array:
-        """The number of the landmark that each valid token is, int32 [L]."""
+        """The number of the landmark that each valid token is, int32 [L].
+
+        Those of other tokens, from −1 on, have no meaning.
+        """
         return ranks(self.mask) - 1
