@@ -147,6 +147,8 @@ class Attention(HasOptions, nnx.Module):
 
         if mask is not None:
             mask = check_key_mask(mask, batch=key.shape[0], length=key.shape[1])
+        # A decoder of Flax has one query; its mask of floats says more than the sizes.
+        self._check_sizes(query, key, query_mask)
         attention = self if deterministic else self.for_training(dropout_rng)
         graphdef, state = nnx.split(attention)
         _check_hashable(type(self).__name__, graphdef)
@@ -298,7 +300,6 @@ class Attention(HasOptions, nnx.Module):
           ValueError: as `__call__` says.
         """
         check_shapes(query, key, value)
-        self._check_sizes(query, key, query_mask)
         if query_mask is not None:
             query_mask = check_query_mask(query_mask, *query.shape[:2])
         dtype = _floating_dtype(dtype, query, key, value)

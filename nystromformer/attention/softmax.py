@@ -124,6 +124,7 @@ class SoftmaxAttention(Attention):
             check_bias(bias)
         if mask is not None:
             mask = mask_with_four_axes(mask, weights_shape)
+        self._check_sizes(query, key, query_mask)
         padding_mask = _padding_mask(mask, key.shape[:2])
         query_mask, _ = find_query_mask(
             query_mask,
