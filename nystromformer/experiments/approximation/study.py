@@ -108,9 +108,15 @@ class Study(NamedTuple):
             rows.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
         for name, figure in self.figures.items():
             save_figure(figure, out / name)
-        lines = [self.about]
         if self.swaps is not None:
             save_figure(draw_swaps(self.swaps), out / "swaps")
+        page = markdown.make_page("Approximation", made_by, self.describe())
+        (out / "README.md").write_text(page)
+
+    def describe(self) -> list[str]:
+        """Returns the lines of the page behind its head."""
+        lines = [self.about]
+        if self.swaps is not None:
             lines.append("## What an exchange costs\n")
             lines.extend(swap_page.describe_swaps(self.swaps))
             lines.append("![The change by landmarks and layers](swaps.png)\n")
@@ -122,13 +128,11 @@ class Study(NamedTuple):
         }
         for name in self.figures:
             caption = CAPTIONS[name].format(**numbers)
-            lines.append(
-                f"## {name.capitalize()}\n\n![{name}]({name}.png)\n\n{caption}\n"
-            )
+            picture = f"![{name}]({name}.png)"
+            lines.append(f"## {name.capitalize()}\n\n{picture}\n\n{caption}\n")
         lines.append(f"## Table of causes\n\n{TABLE.format(**numbers)}")
         lines.extend(table_of_causes(self.summary))
-        page = markdown.make_page("Approximation", made_by, lines)
-        (out / "README.md").write_text(page)
+        return lines
 
 
 def write_study(
