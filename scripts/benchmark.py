@@ -38,13 +38,12 @@ from nystromformer.experiments.speed.attentions import (
     list_labels,
     parse_attention,
 )
-from nystromformer.experiments.speed.named_tables import (
-    LENGTHS,
-    TABLES,
-    Baselines,
+from nystromformer.experiments.speed.named_tables import LENGTHS, TABLES, Baselines
+from nystromformer.experiments.speed.page import (
     Page,
+    write_benchmark,
+    write_missing_pages,
 )
-from nystromformer.experiments.speed.page import write_benchmark, write_missing_pages
 from nystromformer.experiments.speed.timing import check_single_gpu
 from nystromformer.experiments.speed.train_steps import step_groups
 

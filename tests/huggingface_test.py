@@ -12,9 +12,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
-from nystromformer.huggingface import load_pretrained, variables_by_name
+from nystromformer.huggingface import load_pretrained
 from nystromformer.huggingface.files import read_config
 from nystromformer.huggingface.layout import LAYOUTS
+from nystromformer.huggingface.load import variables_by_name
 from tests.commands import ROOT
 from tests.published_folder import (
     BASE,

@@ -7,6 +7,8 @@ from typing import Any
 
 from nystromformer.errors import ConfigError
 
+DASH = "—"  # in a cell: nothing to say
+
 
 def make_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Returns the lines of a table of text.

@@ -20,9 +20,10 @@ from nystromformer.classifiers import FirstTokenClassifier
 from nystromformer.encoder import Encoder
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
-from nystromformer.huggingface import variables_by_name
-from nystromformer.huggingface.files import CONFIG_FILE, WEIGHTS_FILES
+from nystromformer.huggingface.files import WEIGHTS_FILES
 from nystromformer.huggingface.layout import LAYOUTS, POSITIONS, WORDS, Layout, Tensors
+from nystromformer.huggingface.load import variables_by_name
+from nystromformer.run_files import CONFIG_FILE
 from nystromformer.token_models import (
     EncoderModel,
     MaskedLanguageModel,

@@ -20,9 +20,9 @@ from nystromformer.huggingface.layout import (
     Layout,
     Tensors,
 )
+from nystromformer.run_files import CONFIG_FILE  # transformers has the same name
 from nystromformer.validation import check_choice
 
-CONFIG_FILE = "config.json"
 # The first of these that is there holds the weights. Either may be in parts, which
 # FILE.index.json names.
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")

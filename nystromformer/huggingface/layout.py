@@ -95,6 +95,18 @@ class Layout(NamedTuple):
             (f"{self.base}embeddings.", f"{self.base}encoder.")
         )
 
+    def is_of_other_head(self, published_name: str) -> bool:
+        """Whether a tensor belongs to a head that we do not load."""
+        return published_name.startswith(self.unused)
+
+    def is_copy(self, published_name: str) -> bool:
+        """Whether a name is the second one of a tensor."""
+        return published_name in self.copies
+
+    def is_convolution(self, published_name: str) -> bool:
+        """Whether a tensor is the kernel of a layer's convolution of V."""
+        return ".attention.self.conv." in published_name
+
     def published_names(self, name: str) -> list[str]:
         """The published tensors of one of our arrays.
 

@@ -11,8 +11,9 @@ import optax
 import pytest
 from flax import nnx
 
-from nystromformer.huggingface import load_pretrained, variables_by_name
+from nystromformer.huggingface import load_pretrained
 from nystromformer.huggingface.layout import LAYOUTS
+from nystromformer.huggingface.load import variables_by_name
 from tests.tolerance import TOLERANCE, relative_error
 
 torch = pytest.importorskip("torch", reason="parity needs torch")

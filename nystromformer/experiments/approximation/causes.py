@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from nystromformer.experiments.approximation import columns
 from nystromformer.experiments.approximation.measurements import (
     NUM_PINV_ITERS,
     fresh_output,
@@ -38,26 +39,6 @@ from nystromformer.experiments.approximation.measurements import (
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import nystrom_kernels, softmax_matrix, standard_nystrom
 from nystromformer.pinv import exact_pinv, iterative_pinv
-
-# Deterministic methods, in the order of the steps. The last three are the inverses.
-BEST_RANK = "best rank"
-BEST_MIDDLE = "best middle matrix"
-NYSTROM = "nystrom"
-EXACT_INVERSE = "exact inverse"
-NO_INVERSE = "no inverse"
-STEPS = (BEST_RANK, BEST_MIDDLE, NYSTROM, EXACT_INVERSE, NO_INVERSE)
-# Random methods, of which several draws are measured.
-RANDOM_LANDMARKS = "random landmarks"
-STANDARD = "standard Nyström"  # It samples landmarks after the softmax.
-STANDARD_ITERATED = "standard Nyström, iterated"
-PERFORMER = "performer"
-RANDOM_METHODS = (RANDOM_LANDMARKS, STANDARD, STANDARD_ITERATED, PERFORMER)
-# This suffix names the column of a method's spread: the largest error of its draws
-# over the smallest.
-SPREAD = ", spread"
-METHODS = (*STEPS, *RANDOM_METHODS)
-INDEX_COLUMNS = ["layer", "head", "num_landmarks"]
-
 
 # Matrices up to this length are decomposed; of longer ones, for which this takes
 # minutes, the largest singular vectors are iterated.
@@ -144,13 +125,13 @@ def split_errors(
             truncated = left[:, :count] * singular_values[None, :count] @ right[:count]
             rows.append(
                 {
-                    BEST_RANK: error(truncated @ value),
-                    BEST_MIDDLE: error(f @ middle @ (b @ value)),
-                    NYSTROM: error(f @ z @ (b @ value)),
-                    EXACT_INVERSE: error(f @ inverse @ (b @ value)),
-                    NO_INVERSE: error(f @ (b @ value)),
-                    "inverse_error": relative_norm(z - inverse, inverse),
-                    "inverse_residual": relative_norm(a @ z @ a - a, a),
+                    columns.BEST_RANK: error(truncated @ value),
+                    columns.BEST_MIDDLE: error(f @ middle @ (b @ value)),
+                    columns.NYSTROM: error(f @ z @ (b @ value)),
+                    columns.EXACT_INVERSE: error(f @ inverse @ (b @ value)),
+                    columns.NO_INVERSE: error(f @ (b @ value)),
+                    columns.INVERSE_ERROR: relative_norm(z - inverse, inverse),
+                    columns.INVERSE_RESIDUAL: relative_norm(a @ z @ a - a, a),
                 }
             )
         return {name: jnp.stack([row[name] for row in rows]) for name in rows[0]}
@@ -198,13 +179,13 @@ def random_method_errors(
         iterated = standard(pinv="iterative", num_pinv_iters=num_pinv_iters)
         return {
             "exact": softmax_matrix(query, key, mask) @ value,
-            RANDOM_LANDMARKS: f @ (z @ (b @ value)),
-            STANDARD: standard() @ value,
-            STANDARD_ITERATED: iterated @ value,
+            columns.RANDOM_LANDMARKS: f @ (z @ (b @ value)),
+            columns.STANDARD: standard() @ value,
+            columns.STANDARD_ITERATED: iterated @ value,
         }
 
     outputs = jax.vmap(outputs_of_head, in_axes=1, out_axes=1)(query, key, value)
-    outputs[PERFORMER] = fresh_output(
+    outputs[columns.PERFORMER] = fresh_output(
         query, key, value, mask, attention="performer", size=count, seed=seed
     )
 
@@ -273,7 +254,7 @@ def _random_method_rows(
     row_key: dict[str, int], count: int, draw: int, errors: dict[str, np.ndarray]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `random_method_errors`' arrays [N]."""
-    for method in RANDOM_METHODS:
+    for method in columns.RANDOM_METHODS:
         for head, error in enumerate(errors[method]):
             yield {
                 **row_key,
@@ -289,7 +270,7 @@ def _split_rows(
     row_key: dict[str, int], counts: Sequence[int], errors: dict[str, np.ndarray]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `split_errors`' arrays [C, N]."""
-    for method in STEPS:
+    for method in columns.STEPS:
         for (index, head), error in np.ndenumerate(errors[method]):
             row = {
                 **row_key,
@@ -298,8 +279,8 @@ def _split_rows(
                 "method": method,
                 "error": error,
             }
-            if method == NYSTROM:
-                for name in ("inverse_error", "inverse_residual"):
+            if method == columns.NYSTROM:
+                for name in (columns.INVERSE_ERROR, columns.INVERSE_RESIDUAL):
                     row[name] = errors[name][index, head]
             yield row
 
@@ -314,8 +295,9 @@ def spread_of_draws(errors: pd.DataFrame) -> pd.DataFrame:
       A row for each layer, head and number of landmarks, and a column for each method:
       the largest error of the draws over the smallest, the median over examples.
     """
-    draws = errors[errors["method"].isin(RANDOM_METHODS)]
-    errors_of_draws: Any = draws.groupby([*INDEX_COLUMNS, "method", "example"])["error"]
+    draws = errors[errors["method"].isin(columns.RANDOM_METHODS)]
+    keys = [*columns.INDEX_COLUMNS, "method"]
+    errors_of_draws: Any = draws.groupby([*keys, "example"])["error"]
     ratios = errors_of_draws.max() / errors_of_draws.min()
-    medians = ratios.groupby([*INDEX_COLUMNS, "method"]).median().unstack()
-    return medians.add_suffix(SPREAD)
+    medians = ratios.groupby(keys).median().unstack()
+    return medians.rename(columns=columns.spread_of)

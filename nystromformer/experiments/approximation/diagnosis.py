@@ -16,8 +16,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from nystromformer.experiments import markdown
-from nystromformer.experiments.approximation import causes
-from nystromformer.experiments.approximation.causes import INDEX_COLUMNS
+from nystromformer.experiments.approximation import causes, columns
 from nystromformer.experiments.approximation.measurements import NUM_PINV_ITERS
 from nystromformer.experiments.plotting import new_figure, save_figure
 from nystromformer.experiments.recorded_layers import AttentionInputs
@@ -27,9 +26,15 @@ Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each 
 # A relative error up to this counts as small enough.
 TOLERANCE = 0.1
 # A letter in the figure for what limits a head.
-MARKS = {"": "", "rank": "R", "landmarks": "L", "inverse": "I", "undefined": "?"}
+MARKS = {
+    columns.NOTHING: "",
+    columns.RANK: "R",
+    columns.LANDMARKS: "L",
+    columns.INVERSE: "I",
+    columns.UNDEFINED: "?",
+}
 # By the errors of these methods a head is judged.
-JUDGED = (causes.BEST_RANK, causes.BEST_MIDDLE, causes.NYSTROM)
+JUDGED = (columns.BEST_RANK, columns.BEST_MIDDLE, columns.NYSTROM)
 CELL = 0.55  # inches
 FONT = 7  # points
 
@@ -66,12 +71,12 @@ class Diagnosis(NamedTuple):
         out.mkdir(parents=True, exist_ok=True)
         save_figure(self.figure, out / "errors")
         self.table.to_csv(out / "errors.csv", float_format="%.6g")
-        columns = [*JUDGED, "limited_by"]
+        header = [*columns.INDEX_COLUMNS, *JUDGED, columns.LIMITED_BY]
         rows = []
         for row in self.table.reset_index().to_dict("records"):
-            places = [f"{row[name]}" for name in INDEX_COLUMNS]
+            places = [f"{row[name]}" for name in columns.INDEX_COLUMNS]
             errors = [f"{row[method]:.2g}" for method in JUDGED]
-            rows.append([*places, *errors, row["limited_by"]])
+            rows.append([*places, *errors, row[columns.LIMITED_BY]])
         lines = [
             "# Which layers can have Nyström attention",
             "",
@@ -82,7 +87,7 @@ class Diagnosis(NamedTuple):
             "‖ŜV − SV‖ / ‖SV‖, medians over examples. R, L and I name what limits a "
             "head: the rank, the landmarks or the inverse. errors.csv has all methods.",
             "",
-            *markdown.make_table([*INDEX_COLUMNS, *columns], rows),
+            *markdown.make_table(header, rows),
         ]
         (out / "README.md").write_text("\n".join(lines) + "\n")
 
@@ -144,7 +149,7 @@ def diagnose(
             num_draws=num_draws,
         )
     table = summarize(errors, tolerance)
-    if set(table["limited_by"]) == {"undefined"}:
+    if set(table[columns.LIMITED_BY]) == {columns.UNDEFINED}:
         raise ValueError(
             "no head has an error to judge: SV, the output of exact attention, is zero "
             "or not finite in all; give queries, keys and values as a model has them"
@@ -210,23 +215,27 @@ def _make_layers(
 
 def summarize(errors: pd.DataFrame, tolerance: float = TOLERANCE) -> pd.DataFrame:
     """Makes the table of a `Diagnosis`: medians over examples and draws."""
-    medians = errors.groupby([*INDEX_COLUMNS, "method"])["error"].median()
-    table: Any = medians.unstack()[list(causes.METHODS)]
-    inverse: Any = errors[errors["method"] == causes.NYSTROM].groupby(INDEX_COLUMNS)
-    table = table.join(inverse[["inverse_error", "inverse_residual"]].median())
+    medians = errors.groupby([*columns.INDEX_COLUMNS, "method"])["error"].median()
+    table: Any = medians.unstack()[list(columns.METHODS)]
+    inverse: Any = errors[errors["method"] == columns.NYSTROM].groupby(
+        columns.INDEX_COLUMNS
+    )
+    table = table.join(
+        inverse[[columns.INVERSE_ERROR, columns.INVERSE_RESIDUAL]].median()
+    )
     table = table.join(causes.spread_of_draws(errors))
 
     limits = np.select(
         [
             table[list(JUDGED)].isna().any(axis=1),
-            table[causes.NYSTROM] <= tolerance,
-            table[causes.BEST_RANK] > tolerance,
-            table[causes.BEST_MIDDLE] > tolerance,
+            table[columns.NYSTROM] <= tolerance,
+            table[columns.BEST_RANK] > tolerance,
+            table[columns.BEST_MIDDLE] > tolerance,
         ],
-        ["undefined", "", "rank", "landmarks"],
-        default="inverse",
+        [columns.UNDEFINED, columns.NOTHING, columns.RANK, columns.LANDMARKS],
+        default=columns.INVERSE,
     )
-    return table.assign(limited_by=limits)
+    return table.assign(**{columns.LIMITED_BY: limits})
 
 
 def advise(table: pd.DataFrame, tolerance: float = TOLERANCE) -> str:
@@ -238,12 +247,12 @@ def advise(table: pd.DataFrame, tolerance: float = TOLERANCE) -> str:
       table: the table of a `Diagnosis`.
       tolerance: the error that is small enough.
     """
-    limits: Any = table["limited_by"].unstack("head")
+    limits: Any = table[columns.LIMITED_BY].unstack("head")
     layers_of_count: dict[int, list[int]] = {}
     unable = []
     for layer, limits_of_layer in limits.groupby("layer"):
         counts = limits_of_layer.droplevel("layer")
-        enough = counts.index[(counts == "").all(axis=1)]
+        enough = counts.index[(counts == columns.NOTHING).all(axis=1)]
         if len(enough):
             layers_of_count.setdefault(int(enough.min()), []).append(layer)
         else:
@@ -257,8 +266,8 @@ def advise(table: pd.DataFrame, tolerance: float = TOLERANCE) -> str:
     for layer, limit_of_head in unable:
         most = table.index.unique("num_landmarks").max()
         heads = ", ".join(
-            f"head {head} by {'its ' if limit == 'rank' else 'the '}{limit}"
-            if limit != "undefined"
+            f"head {head} by {'its' if limit == columns.RANK else 'the'} {limit}"
+            if limit != columns.UNDEFINED
             else f"head {head} has no error to judge"
             for head, limit in limit_of_head.items()
             if limit
@@ -291,13 +300,13 @@ def draw_limits(table: pd.DataFrame) -> Figure:
     for axes, (count, rows) in zip(figure.axes, panels, strict=True):
         heads = rows.droplevel("num_landmarks")
         image = axes.imshow(
-            heads[causes.NYSTROM].unstack(), cmap="viridis_r", norm=colors
+            heads[columns.NYSTROM].unstack(), cmap="viridis_r", norm=colors
         )
         for (layer, head), row in heads.iterrows():
-            error = row[causes.NYSTROM]
+            error = row[columns.NYSTROM]
             is_dark = error > 0.1  # the middle of the colours, which are logarithmic
             axes.annotate(
-                f"{error:.2g}\n{MARKS[row['limited_by']]}",
+                f"{error:.2g}\n{MARKS[row[columns.LIMITED_BY]]}",
                 (head, layer),
                 ha="center",
                 va="center",

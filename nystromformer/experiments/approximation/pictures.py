@@ -1,4 +1,4 @@
-"""The pictures of a study: errors, spectra, and the matrices of heads.
+"""The pictures of a study: errors, spectra, exchanged layers, and matrices of heads.
 
 The matrices are S, what replaces it, and the inverses.
 """
@@ -11,11 +11,20 @@ import jax
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
+from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from nystromformer.experiments.approximation import measurements
 from nystromformer.experiments.approximation.measurements import HeadMatrices
+from nystromformer.experiments.approximation.swap import (
+    ALL_LAYERS,
+    BEST_LAYERS,
+    MAX_LOSS_ALONE,
+    ONE_LAYER,
+    Swaps,
+)
+from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.plotting import STROKES, attention_styles, new_figure
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import (
@@ -25,8 +34,8 @@ from nystromformer.factors import (
     standard_nystrom,
 )
 from nystromformer.landmarks import LANDMARKS
+from nystromformer.run_files import is_rate
 
-Frame = Any  # a pandas.DataFrame; its own types say too little
 MAX_PANELS = 12  # in a figure of errors, each for a head
 PANEL_COLUMNS = 4
 LEGEND_COLUMNS = 2  # for each column of panels
@@ -181,6 +190,86 @@ def cumulative_spectra(rows: Frame) -> Frame:
     index = rows.groupby(["layer", "head", "example"]).size().index
     by_example = pd.DataFrame(curves, index=index, columns=RANKS)
     return by_example.groupby(["layer", "head"]).median()
+
+
+def draw_swaps(swaps: Swaps) -> Figure:
+    """Draws the differences: all layers by kind, each layer alone, the best layers."""
+    scale = 100 if is_rate(swaps.metric) else 1
+    table: Frame = swaps.table.assign(
+        change=scale * swaps.table["difference"],
+        change_noise=scale * swaps.table["noise"],
+    )
+    unit = f"{swaps.metric}, points" if scale == 100 else swaps.metric
+    figure = new_figure(columns=3)
+    by_kind, by_layer, by_number = figure.axes
+    _draw_kinds(by_kind, table[table["group"] == ALL_LAYERS])
+    by_kind.set_ylabel(unit)
+    min_limit = scale * MAX_LOSS_ALONE
+    image = _draw_layers(by_layer, table[table["group"] == ONE_LAYER], min_limit)
+    figure.colorbar(image, ax=by_layer)
+    _draw_best_layers(by_number, table[table["group"] == BEST_LAYERS])
+    for axes in (by_kind, by_number):
+        axes.axhline(0, color="grey", linewidth=0.8)
+        axes.legend(frameon=False, fontsize=FONT_SIZE)
+    return figure
+
+
+def _draw_kinds(axes: Any, rows: Frame) -> None:
+    """Draws the changes by the number of landmarks, a line for each kind."""
+    for kind, rows_of_kind in rows.groupby("kind", sort=False):
+        axes.errorbar(
+            rows_of_kind["num_landmarks"],
+            rows_of_kind["change"],
+            rows_of_kind["change_noise"],
+            marker="o",
+            label=kind,
+        )
+    axes.set(title="all layers exchanged", xlabel="landmarks", xscale="log")
+    counts = sorted(rows["num_landmarks"].unique())
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _draw_layers(axes: Any, rows: Frame, min_limit: float) -> Any:
+    """Draws the change of each layer by its number of landmarks; returns the image.
+
+    The colours reach as far as the largest change, and at least to `min_limit`.
+    """
+    changes = rows.assign(layer=rows["layers"].astype(int)).pivot(
+        index="layer", columns="num_landmarks", values="change"
+    )
+    limit = max(abs(changes.to_numpy()).max(), min_limit)
+    image = axes.imshow(
+        changes, norm=TwoSlopeNorm(0, -limit, limit), cmap="RdBu", aspect="auto"
+    )
+    for (row, column), change in np.ndenumerate(changes.to_numpy()):
+        axes.annotate(
+            f"{change:.2f}",
+            (column, row),
+            ha="center",
+            va="center",
+            fontsize=FONT_SIZE,
+            color="white" if abs(change) > 0.7 * limit else "black",
+        )
+    axes.set(title="one layer exchanged", xlabel="landmarks", ylabel="layer")
+    axes.set_xticks(range(changes.shape[1]), [str(count) for count in changes])
+    axes.set_yticks(range(changes.shape[0]))
+    axes.grid(visible=False)
+    return image
+
+
+def _draw_best_layers(axes: Any, rows: Frame) -> None:
+    """Draws the changes by how many layers are exchanged, a line for each number."""
+    rows = rows.assign(number=rows["layers"].str.split().str.len())
+    for count, rows_of_count in rows.groupby("num_landmarks"):
+        axes.plot(
+            rows_of_count["number"],
+            rows_of_count["change"],
+            "o-",
+            label=f"{count} landmarks",
+        )
+    axes.set(title="the layers that mind it least", xlabel="layers exchanged")
+    axes.set_xticks(sorted(rows["number"].unique()))
 
 
 def draw_matrices(

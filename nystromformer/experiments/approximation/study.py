@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,18 +14,21 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments import markdown, provenance
 from nystromformer.experiments.approximation import (
     causes,
+    columns,
     diagnosis,
     measurements,
     swap,
+    swap_page,
 )
 from nystromformer.experiments.approximation.pictures import (
     LABELS,
     MAX_PANELS,
-    Frame,
     draw_errors,
     draw_matrices,
     draw_spectrum,
+    draw_swaps,
 )
+from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.experiments.trained_run import TrainedRun
@@ -74,20 +77,62 @@ Medians over sequences and draws. × is the largest error of {num_draws} draws o
 smallest. Z is the inverse of six iterations; AZA = A for every generalised inverse.
 "Limited by" names the first of rank, landmarks and inverse that is over {tolerance}.
 """
-# Heading -> the column of `summarize`; those of random methods also have a spread.
-COLUMNS = {
-    "best rank": causes.BEST_RANK,
-    "best middle matrix": causes.BEST_MIDDLE,
-    "Nyström": causes.NYSTROM,
-    "exact inverse": causes.EXACT_INVERSE,
-    "no inverse": causes.NO_INVERSE,
-    "random landmarks": causes.RANDOM_LANDMARKS,
-    "standard Nyström": causes.STANDARD,
-    "iterated": causes.STANDARD_ITERATED,
-    "Performer": causes.PERFORMER,
-    "‖Z − A⁺‖ / ‖A⁺‖": "inverse_error",
-    "‖AZA − A‖ / ‖A‖": "inverse_residual",
-}
+
+
+class Study(NamedTuple):
+    """What was measured inside a model.
+
+    about: the run and its inputs, in Markdown.
+    tables: the rows of all measurements, by the names of their CSV files.
+    summary: the table of causes, as `diagnosis.summarize` makes it.
+    figures: by their names in CAPTIONS.
+    pictured_count: the number of landmarks in the pictures of one number.
+    swaps: what the model loses without exact attention, if that was measured.
+    """
+
+    about: str
+    tables: Mapping[str, Frame]
+    summary: Frame
+    figures: Mapping[str, Figure]
+    pictured_count: int
+    swaps: swap.Swaps | None = None
+
+    def write(self, out: Path, made_by: Mapping[str, Any]) -> None:
+        """Writes README.md, its figures, and their numbers as CSV.
+
+        Args:
+          out: a folder that exists.
+          made_by: command, commit, device and versions.
+        """
+        for name, rows in self.tables.items():
+            rows.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
+        for name, figure in self.figures.items():
+            save_figure(figure, out / name)
+        if self.swaps is not None:
+            save_figure(draw_swaps(self.swaps), out / "swaps")
+        page = markdown.make_page("Approximation", made_by, self.describe())
+        (out / "README.md").write_text(page)
+
+    def describe(self) -> list[str]:
+        """Returns the lines of the page behind its head."""
+        lines = [self.about]
+        if self.swaps is not None:
+            lines.append("## What an exchange costs\n")
+            lines.extend(swap_page.describe_swaps(self.swaps))
+            lines.append("![The change by landmarks and layers](swaps.png)\n")
+        numbers = {
+            "count": self.pictured_count,
+            "max_panels": MAX_PANELS,
+            "num_draws": NUM_DRAWS,
+            "tolerance": diagnosis.TOLERANCE,
+        }
+        for name in self.figures:
+            caption = CAPTIONS[name].format(**numbers)
+            picture = f"![{name}]({name}.png)"
+            lines.append(f"## {name.capitalize()}\n\n{picture}\n\n{caption}\n")
+        lines.append(f"## Table of causes\n\n{TABLE.format(**numbers)}")
+        lines.extend(table_of_causes(self.summary))
+        return lines
 
 
 def write_study(
@@ -99,7 +144,7 @@ def write_study(
     swap_examples: int = 0,
     data_dir: str | None = None,
 ) -> None:
-    """Writes the page, its figures, and their numbers as CSV.
+    """Measures a study, and writes its page, figures and numbers.
 
     Args:
       run: the model, whose attention has queries and keys.
@@ -120,17 +165,40 @@ def write_study(
     inputs, lengths = _longest_sequences(run, examples, data_dir)
     layers = run.layers(inputs, lengths)
     max_length = int(max(inputs.mask.sum(1).max() for inputs in layers))
-    run_landmarks = own_landmarks(run.config)
-    counts = choose_landmarks(landmarks, run_landmarks, max_length)
-    pictured_count = _choose_pictured_count(run_landmarks, counts)
+    counts = choose_landmarks(landmarks, own_landmarks(run.config), max_length)
 
     made_by = provenance.collect()
     out.mkdir(parents=True, exist_ok=True)
+    study = measure_study(
+        run, layers, counts, swap_examples=swap_examples, data_dir=data_dir
+    )
+    study.write(out, made_by)
+    print(f"{out}/README.md has {len(study.figures)} figures")
+    if study.swaps is not None:
+        print(swap_page.describe_advice(study.swaps))
+
+
+def measure_study(
+    run: TrainedRun,
+    layers: Sequence[AttentionInputs],
+    counts: Sequence[int],
+    *,
+    swap_examples: int,
+    data_dir: str | None,
+) -> Study:
+    """Measures the attention of all layers, and draws it.
+
+    Args:
+      run: the model.
+      layers: the inputs of each layer's attention.
+      counts: numbers of landmarks, in ascending order.
+      swap_examples, data_dir: as for `write_study`.
+    """
     swaps = None
     if swap_examples and swap.has_exact_attention(run):
         print("exchanging the attention of layers…", flush=True)
         swaps = swap.measure_swaps(run, counts, swap_examples, data_dir)
-        swaps.table.to_csv(out / "swaps.csv", index=False, float_format="%.6g")
+    pictured_count = _choose_pictured_count(own_landmarks(run.config), counts)
     with jax.enable_x64(True):
         tables = measure_all(layers, counts)
         print("drawing the figures…", flush=True)
@@ -143,22 +211,16 @@ def write_study(
             "spectrum": draw_spectrum(tables["spectrum"]),
             **draw_matrices(layers, counts, pictured_count),
         }
-
-    for name, rows in tables.items():
-        rows.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
-    write_page(
-        out,
-        made_by=made_by,
-        about=_about(run, num_layers=len(layers), num_sequences=len(inputs)),
-        swaps=swaps,
-        figures=figures,
-        summary=summary,
-        pictured_count=pictured_count,
-        num_draws=NUM_DRAWS,
-    )
-    print(f"{out}/README.md has {len(figures)} figures")
     if swaps is not None:
-        print(swap.describe_advice(swaps))
+        tables["swaps"] = swaps.table
+    return Study(
+        about=_about(run, len(layers), num_sequences=len(layers[0].mask)),
+        tables=tables,
+        summary=summary,
+        figures=figures,
+        pictured_count=pictured_count,
+        swaps=swaps,
+    )
 
 
 def _longest_sequences(
@@ -177,7 +239,7 @@ def _longest_sequences(
     return split.inputs[chosen_rows], split.lengths[chosen_rows]
 
 
-def _about(run: TrainedRun, *, num_layers: int, num_sequences: int) -> str:
+def _about(run: TrainedRun, num_layers: int, num_sequences: int) -> str:
     """Two items of a list: the run, and what of it was measured."""
     step = (run.result or {}).get("best_step", "?")  # it may still be in training
     return (
@@ -307,61 +369,17 @@ def _iteration_settings(counts: Sequence[int]) -> list[dict[str, Any]]:
     return settings
 
 
-def write_page(
-    out: Path,
-    *,
-    made_by: Mapping[str, Any],
-    about: str,
-    swaps: swap.Swaps | None,
-    figures: Mapping[str, Figure],
-    summary: Frame,
-    pictured_count: int,
-    num_draws: int,
-) -> None:
-    """Writes README.md and its figures.
-
-    Args:
-      out: the folder.
-      made_by: command, commit, device and versions.
-      about: the run and its inputs, in Markdown.
-      swaps: what the model loses without exact attention, if that was measured.
-      figures: by their names in CAPTIONS.
-      summary: the table of causes, as `summarize` makes it.
-      pictured_count: the number of landmarks in the pictures of one number.
-      num_draws: draws of each random method.
-    """
-    numbers = {
-        "count": pictured_count,
-        "max_panels": MAX_PANELS,
-        "num_draws": num_draws,
-        "tolerance": diagnosis.TOLERANCE,
-    }
-    lines = [about]
-    if swaps is not None:
-        lines.append("## What an exchange costs\n")
-        save_figure(swap.draw_swaps(swaps), out / "swaps")
-        lines.extend(swap.describe_swaps(swaps))
-        lines.append("![The change by landmarks and layers](swaps.png)\n")
-    for name, figure in figures.items():
-        save_figure(figure, out / name)
-        caption = CAPTIONS[name].format(**numbers)
-        lines.append(f"## {name.capitalize()}\n\n![{name}]({name}.png)\n\n{caption}\n")
-    lines.append(f"## Table of causes\n\n{TABLE.format(**numbers)}")
-    lines.extend(table_of_causes(summary))
-    (out / "README.md").write_text(markdown.make_page("Approximation", made_by, lines))
-
-
 def table_of_causes(summary: Frame) -> list[str]:
     """Returns the lines of the table: a row for each layer, head and number."""
     rows = []
     for (layer, head, count), row in summary.iterrows():
         cells = [f"{layer}", f"{head}", f"{count}"]
-        for column in COLUMNS.values():
+        for column in columns.HEADINGS:
             cell = f"{row[column]:.2g}"
-            spread = f"{column}{causes.SPREAD}"
+            spread = columns.spread_of(column)
             if spread in row:
                 cell += f" (×{row[spread]:.2g})"
             cells.append(cell)
-        rows.append([*cells, row["limited_by"]])
-    header = ["layer", "head", "M", *COLUMNS, "limited by"]
+        rows.append([*cells, row[columns.LIMITED_BY]])
+    header = ["layer", "head", "M", *columns.HEADINGS.values(), "limited by"]
     return markdown.make_table(header, rows)

@@ -16,21 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from flax import nnx
-from matplotlib.colors import TwoSlopeNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 from tqdm import tqdm
 
 from nystromformer.attention import make_attention
-from nystromformer.experiments import markdown
-from nystromformer.experiments.approximation.diagnosis import name_layers
-from nystromformer.experiments.plotting import new_figure
+from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.trained_run import TrainedRun
-from nystromformer.run_files import format_metric, is_rate
 from nystromformer.training.data import Batch, DeviceRows, HostSplit
 from nystromformer.training.objective import Objective, Sums
 
-Frame = Any  # a pandas.DataFrame; its own types say too little
 MEASURED_AT_ONCE = 8  # examples
 
 # The kinds of Nyström attention that are exchanged for exact attention.
@@ -42,7 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "k-means": {"landmarks": "kmeans"},
 }
 # What a layer may lose alone: half a point of accuracy, or this much of a loss.
-TOLERANCE = 0.005
+MAX_LOSS_ALONE = 0.005
 # The groups of measurements.
 ALL_LAYERS = "all layers"
 ONE_LAYER = "one layer"
@@ -329,169 +322,14 @@ def _difference(
 def landmarks_needed(table: Frame, num_layers: int) -> tuple[int, ...]:
     """Returns for each layer the least number of landmarks that is enough.
 
-    With it the layer loses at most TOLERANCE when it alone is exchanged. EXACT where no
-    measured number is enough.
+    With it the layer loses at most MAX_LOSS_ALONE when it alone is exchanged. EXACT
+    where no measured number is enough.
 
     Args:
       table: the table of `Swaps`.
       num_layers: the number of layers of the model.
     """
-    alone = table[(table["group"] == ONE_LAYER) & (table["difference"] >= -TOLERANCE)]
-    least: Frame = alone.groupby("layers")["num_landmarks"].min()
+    alone = table[table["group"] == ONE_LAYER]
+    enough = alone[alone["difference"] >= -MAX_LOSS_ALONE]
+    least: Frame = enough.groupby("layers")["num_landmarks"].min()
     return tuple(int(least.get(str(layer), EXACT)) for layer in range(num_layers))
-
-
-def describe_swaps(swaps: Swaps) -> list[str]:
-    """Returns the lines of a page: what each layer needs, and the tables behind it."""
-    metric = swaps.metric
-    table: Frame = swaps.table
-    counts = sorted(table["num_landmarks"].unique())
-    numbers = [f"{count} landmarks" for count in counts]
-
-    def cells(rows: Frame) -> list[str]:
-        by_count = rows.set_index("num_landmarks").loc[counts]
-        return [
-            format_difference(metric, Difference(row.difference, row.noise))
-            for row in by_count.itertuples()
-        ]
-
-    by_kind = [
-        [kind, *cells(rows)]
-        for kind, rows in table[table["group"] == ALL_LAYERS].groupby(
-            "kind", sort=False
-        )
-    ]
-    by_layer = [
-        [f"layer {layer}", *cells(rows)]
-        for layer, rows in table[table["group"] == ONE_LAYER].groupby(
-            "layers", sort=False
-        )
-    ]
-    best: Frame = table[table["group"] == BEST_LAYERS]
-    best_layers = []
-    for number, rows in best.groupby(best["layers"].str.split().str.len()):
-        layers = rows.set_index("num_landmarks").loc[counts, "layers"]
-        named = [
-            f"{cell} (layers {x})" for cell, x in zip(cells(rows), layers, strict=True)
-        ]
-        best_layers.append([f"{number}", *named])
-
-    unit = "points" if is_rate(metric) else "as it is"
-    exact = format_metric(metric, swaps.exact)
-    return [
-        describe_advice(swaps),
-        f"Differences of {metric} ({unit}) from the model as it was trained, which has "
-        f"{exact} on these {swaps.num_examples:,} examples of validation; a minus is a "
-        "loss. ± two standard errors over the examples. Without further training, and "
-        "without a convolution.\n",
-        "**All layers exchanged**, by landmarks and inverse:\n",
-        *markdown.make_table(["", *numbers], by_kind),
-        "\n**One layer exchanged**, segment means with six iterations:\n",
-        *markdown.make_table(["", *numbers], by_layer),
-        "\n**The layers that mind it least**, by their loss alone:\n",
-        *markdown.make_table(["layers exchanged", *numbers], best_layers),
-        "",
-    ]
-
-
-def describe_advice(swaps: Swaps) -> str:
-    """Returns in words how many landmarks each layer needs, and what that costs."""
-    advice = swaps.advice
-    layers_of_count: dict[int, list[int]] = {}
-    for layer, count in enumerate(advice.landmarks):
-        layers_of_count.setdefault(count, []).append(layer)
-    kept = layers_of_count.pop(EXACT, [])
-    lines = []
-    if layers_of_count:
-        needs = [
-            f"{name_layers(layers)} with {count} landmarks"
-            for count, layers in sorted(layers_of_count.items())
-        ]
-        loss = "half a point" if is_rate(swaps.metric) else f"{TOLERANCE}"
-        exact = format_metric(swaps.metric, advice.exact)
-        difference = format_difference(swaps.metric, advice.together)
-        lines += [
-            f"**{'; '.join(needs)}** can be exchanged: each of these layers alone "
-            f"loses at most {loss} of validation. All of them together change the "
-            f"{swaps.metric} on {advice.num_examples:,} examples of the test from "
-            f"{exact} by {difference}. As a setting:\n",
-            f'    --config.attention.by_layer="{by_layer_setting(advice.landmarks)}"\n',
-        ]
-    if kept:
-        most = swaps.table["num_landmarks"].max()
-        lines.append(
-            f"**{name_layers(kept)}** can not: {most} landmarks are not enough, keep "
-            "exact attention.\n"
-        )
-    return "\n".join(lines)
-
-
-def by_layer_setting(landmarks: Sequence[int]) -> str:
-    """Returns the value of `attention.by_layer` that gives layers these landmarks."""
-    return " ".join(
-        f"{layer}=nystrom {layer}.num_landmarks={count} {layer}.conv_kernel_size=0"
-        for layer, count in enumerate(landmarks)
-        if count != EXACT
-    )
-
-
-def format_difference(metric: str, difference: Difference) -> str:
-    """Returns a difference with its noise, as in "-1.25 ± 0.40"; rates in points."""
-    scale, digits = (100, 2) if is_rate(metric) else (1, 4)
-    change = scale * difference.difference
-    return f"{change:+.{digits}f} ± {scale * difference.noise:.{digits}f}"
-
-
-def draw_swaps(swaps: Swaps) -> Figure:
-    """Draws the differences: all layers by kind, each layer alone, the best layers."""
-    scale = 100 if is_rate(swaps.metric) else 1
-    table: Frame = swaps.table.assign(change=scale * swaps.table["difference"])
-    unit = f"{swaps.metric}, points" if scale == 100 else swaps.metric
-    counts = sorted(table["num_landmarks"].unique())
-    figure = new_figure(columns=3)
-    by_kind, by_layer, by_number = figure.axes
-
-    for kind, rows in table[table["group"] == ALL_LAYERS].groupby("kind", sort=False):
-        noise = scale * rows["noise"]
-        by_kind.errorbar(
-            rows["num_landmarks"], rows["change"], noise, marker="o", label=kind
-        )
-    by_kind.set(title="all layers exchanged", xlabel="landmarks", ylabel=unit)
-
-    alone: Frame = table[table["group"] == ONE_LAYER]
-    changes = alone.assign(layer=alone["layers"].astype(int)).pivot(
-        index="layer", columns="num_landmarks", values="change"
-    )
-    limit = max(abs(changes.to_numpy()).max(), scale * TOLERANCE)
-    image = by_layer.imshow(
-        changes, norm=TwoSlopeNorm(0, -limit, limit), cmap="RdBu", aspect="auto"
-    )
-    for (row, column), change in np.ndenumerate(changes.to_numpy()):
-        by_layer.annotate(
-            f"{change:.2f}",
-            (column, row),
-            ha="center",
-            va="center",
-            fontsize=8,
-            color="white" if abs(change) > 0.7 * limit else "black",
-        )
-    by_layer.set(title="one layer exchanged", xlabel="landmarks", ylabel="layer")
-    by_layer.set_xticks(range(len(counts)), [str(count) for count in counts])
-    by_layer.set_yticks(range(len(changes)))
-    by_layer.grid(visible=False)
-    figure.colorbar(image, ax=by_layer)
-
-    best: Frame = table[table["group"] == BEST_LAYERS]
-    best = best.assign(number=best["layers"].str.split().str.len())
-    for count, rows in best.groupby("num_landmarks"):
-        by_number.plot(rows["number"], rows["change"], "o-", label=f"{count} landmarks")
-    by_number.set(title="the layers that mind it least", xlabel="layers exchanged")
-    by_number.set_xticks(range(1, len(changes) + 1))
-
-    by_kind.set_xscale("log")
-    by_kind.set_xticks(counts, [str(count) for count in counts])
-    by_kind.xaxis.set_minor_locator(NullLocator())
-    for axes in (by_kind, by_number):
-        axes.axhline(0, color="grey", linewidth=0.8)
-        axes.legend(frameon=False, fontsize=8)
-    return figure

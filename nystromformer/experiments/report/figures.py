@@ -11,13 +11,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.plotting import (
     add_legend,
     attention_style,
     new_figure,
     set_value_ticks,
 )
-from nystromformer.experiments.report.runs import Frame, heading, scale
+from nystromformer.experiments.report.runs import heading, scale
 from nystromformer.run_files import is_higher_better, is_rate
 
 LETTERS_BESIDE_A_POINT = 40

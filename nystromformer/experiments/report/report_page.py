@@ -15,22 +15,25 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import markdown
+from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.plotting import save_svg
 from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import FIGURES, draw_figures
+from nystromformer.experiments.report.names import UNNAMED
 from nystromformer.experiments.report.records import (
     RUNS_FILE,
     Record,
     read_records,
     write_records,
 )
-from nystromformer.experiments.report.runs import UNNAMED, Frame, make_frame
+from nystromformer.experiments.report.runs import make_frame
 
 PAGE_FILE = "README.md"
 SCORES_FILE = "scores.csv"
@@ -204,10 +207,21 @@ def fill_blocks(text: str, records: Sequence[Record]) -> tuple[str, dict[str, Fi
     return text, figures
 
 
-def _make_block(
-    words: str, records: Sequence[Record], figures: dict[str, Figure]
-) -> list[str]:
-    """The lines of a block, as in "costs runs=quick/*"; its figures are added."""
+class Block(NamedTuple):
+    """The words of a block's first line.
+
+    kind: a table in TABLES, or figures in FIGURES.
+    runs: patterns of names with commas between.
+    references: the attentions from which differences are shown.
+    """
+
+    kind: str
+    runs: str
+    references: tuple[str, ...]
+
+
+def _parse_block(words: str) -> Block:
+    """Parses the words, as in "costs runs=quick/*"."""
     kind, *options = words.split()
     values = {"runs": "*", "from": ""}
     for option in options:
@@ -215,43 +229,70 @@ def _make_block(
         if key not in values:
             raise ConfigError(f"unknown option {key}; known: runs=, from=")
         values[key] = value
-    patterns = values["runs"].split(",")
+    references = tuple(filter(None, values["from"].split(",")))
+    return Block(kind, values["runs"], references)
+
+
+def _make_block(
+    words: str, records: Sequence[Record], figures: dict[str, Figure]
+) -> list[str]:
+    """The lines of a block; its figures are added to `figures`."""
+    block = _parse_block(words)
+    patterns = block.runs.split(",")
     selected = [
         record
         for record in records
         if any(fnmatch.fnmatchcase(record["run"], pattern) for pattern in patterns)
     ]
     if not selected:
-        raise ConfigError(f"no run has a name like {values['runs']}")
+        raise ConfigError(f"no run has a name like {block.runs}")
     frame = make_frame(selected)
 
-    if kind == "scores":
-        table = tables.score_table(frame)
-        notes = [SCORES_NOTE.format("" if frame["finished"].all() else STEPS_NOTE)]
-        if table["attention"].str.startswith("floor: ").any():
-            notes.append(FLOOR_NOTE)
-        return _add_notes(table, [*notes, describe(frame)])
-    if kind == "differences":
-        references = [name for name in values["from"].split(",") if name]
-        table = tables.paired_table(frame, references)
-        cells = set(table.to_numpy().flat)
-        notes = [
-            note
-            for words, note in DIFFERENCES_NOTES.items()
-            if any(cell.endswith(words) for cell in cells)
-        ]
-        return _add_notes(table, notes)
-    if kind == "costs":
-        table = tables.cost_table(frame)
-        notes = [COSTS_NOTE]
-        if tables.EXACT_BY_LENGTH in table:
-            notes.append(EXACT_NOTE)
-        return _add_notes(table, notes)
-    if kind in FIGURES:
-        prefix = re.sub(r"\W+", "_", values["runs"]).strip("_")
-        return _show_figures(frame, kind, prefix, figures)
-    known = ", ".join(["scores", "differences", "costs", *FIGURES])
-    raise ConfigError(f"unknown kind {kind}; known: {known}")
+    if block.kind in TABLES:
+        return TABLES[block.kind](frame, block.references)
+    if block.kind in FIGURES:
+        prefix = re.sub(r"\W+", "_", block.runs).strip("_")
+        return _show_figures(frame, block.kind, prefix, figures)
+    known = ", ".join([*TABLES, *FIGURES])
+    raise ConfigError(f"unknown kind {block.kind}; known: {known}")
+
+
+def _show_scores(frame: Frame, _: Sequence[str]) -> list[str]:
+    """The lines of the table of scores."""
+    table = tables.score_table(frame)
+    notes = [SCORES_NOTE.format("" if frame["finished"].all() else STEPS_NOTE)]
+    if table["attention"].str.startswith("floor: ").any():
+        notes.append(FLOOR_NOTE)
+    return _add_notes(table, [*notes, describe(frame)])
+
+
+def _show_differences(frame: Frame, references: Sequence[str]) -> list[str]:
+    """The lines of the table of differences from these attentions."""
+    table = tables.paired_table(frame, references)
+    cells = set(table.to_numpy().flat)
+    notes = [
+        note
+        for words, note in DIFFERENCES_NOTES.items()
+        if any(cell.endswith(words) for cell in cells)
+    ]
+    return _add_notes(table, notes)
+
+
+def _show_costs(frame: Frame, _: Sequence[str]) -> list[str]:
+    """The lines of the table of costs."""
+    table = tables.cost_table(frame)
+    notes = [COSTS_NOTE]
+    if tables.EXACT_BY_LENGTH in table:
+        notes.append(EXACT_NOTE)
+    return _add_notes(table, notes)
+
+
+# By the kinds of blocks. Of these only the differences need the references.
+TABLES = {
+    "scores": _show_scores,
+    "differences": _show_differences,
+    "costs": _show_costs,
+}
 
 
 def _add_notes(table: Frame, notes: Sequence[str]) -> list[str]:

@@ -1,12 +1,11 @@
 """The table of runs: a row for each run and each metric that it is scored by.
 
-A row is named by the settings in which the runs differ; the tables and figures of a
-report group by these names.
+The tables and figures of a report group them by their names, see `names.Name`.
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ from flax.traverse_util import flatten_dict
 
 from lra_tasks import LRA
 from nystromformer.attention import ATTENTIONS
-from nystromformer.errors import ConfigError
+from nystromformer.experiments.frames import Frame
+from nystromformer.experiments.report.names import name_runs
 from nystromformer.experiments.report.records import Record
-from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT, is_rate
-
-Frame = Any  # a pandas.DataFrame; to a type checker its cells are anything at all
+from nystromformer.run_files import is_rate
 
 # The order of the rows and columns: attentions, then these; then other names.
 TASK_ORDER = (
@@ -31,13 +29,8 @@ TASK_ORDER = (
     "pictures",
     "recall",
 )
-# Settings that no name needs: they change no number, or stand beside it anyway.
-UNNAMED = SETTINGS_WITHOUT_EFFECT | {"task.name", "attention.name", "train.seed"}
-# How a batch is cut to fit the memory, which attentions need to a different extent.
-CUTS_OF_A_BATCH = {"train.grad_accum_steps", "train.length_buckets", "model.remat"}
 # Folders whose names may have a seed.
 FOLDERS = ("train.init_from", "task.tokenizer", "task.source_dir")
-MISSING = repr(math.nan)  # the text of a setting that a run's config does not have
 
 # Metrics that are shares of test examples, so that chance is binomial.
 SHARES_OF_EXAMPLES = ("accuracy", "sop_accuracy")
@@ -74,7 +67,7 @@ def make_frame(records: Iterable[Record]) -> Frame:
         finished: whether there is a result.
         device, commit: if the run was resumed elsewhere all of them, as "A, then B".
         column: the heading of the metric, as in "listops accuracy, %".
-      and the names of `_name_rows`.
+      and the parts of its name, as in `names.Name`.
 
     Raises:
       ConfigError: for two runs of equal settings and seed in one folder.
@@ -90,9 +83,7 @@ def make_frame(records: Iterable[Record]) -> Frame:
 
     _fill_missing_settings(frame)
     _hide_seeds(frame)
-    frame = frame.join(_name_rows(frame))
-    _tell_test_data_apart(frame)
-    _tell_equal_runs_apart(frame)
+    frame = frame.join(name_runs(frame))
     order = ["attention", "label", "task", "data", "seed"]
     return frame.sort_values(
         order, key=lambda column: column.map(sort_key), kind="stable"
@@ -220,163 +211,6 @@ def _hide_seeds(frame: Frame) -> None:
         for seed, settings in frame.loc[has_one_seed, ["seed", "settings"]].to_numpy():
             seed_pattern = rf"seed{seed}(?!\d)"
             settings[key] = re.sub(seed_pattern, "seed*", settings[key])
-
-
-def _name_rows(frame: Frame) -> Frame:
-    """Names each run by its attention and the settings in which the runs differ.
-
-    A setting is written as its flag is, as in "train.num_steps=700"; those of the
-    attention are without their group, as in "num_landmarks=8".
-
-    Returns:
-      The parts of a name, for each row of the frame:
-        label: the whole name. Runs of one label differ in nothing but their seed.
-        row: the label without the options of the task.
-        data: the options of the task, as in "num_pairs=16".
-        preset: the preset where there are several, as in "preset=quick".
-    """
-    settings: Frame = pd.DataFrame(list(frame["settings"]))
-    texts = settings.drop(columns=[key for key in settings if key in UNNAMED])
-    is_named = _choose_settings(texts.map(repr), frame["task"], frame["attention"])
-    keys = sorted(texts, key=lambda x: (x != "preset", not x.startswith("attention.")))
-    names = []
-    for index, values in frame["settings"].items():
-        row_words = [frame.at[index, "attention"]]
-        data_words = []
-        for key in keys:
-            value = values.get(key)
-            if not is_named.at[index, key] or value is None:
-                continue
-            group, _, option = key.rpartition(".")
-            if group == "task":
-                data_words.append(f"{option}={value}")
-            elif key == "attention.dropout_rate":
-                row_words.append(f"dropout {value} on its weights")
-            else:
-                row_words.append(f"{key.removeprefix('attention.')}={value}")
-
-        is_preset_named = is_named.at[index, "preset"] and values["preset"]
-        names.append(
-            {
-                "label": ", ".join(row_words + data_words),
-                "row": ", ".join(row_words),
-                "data": ", ".join(data_words),
-                "preset": f"preset={values['preset']}" if is_preset_named else "",
-            }
-        )
-    return pd.DataFrame(names, index=frame.index)
-
-
-def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
-    """Which settings the name of each run has: bool [runs, settings].
-
-    A name has what tells a run from others of its task and preset. How many options an
-    attention has, and how its batch is cut, differs by nature from attention to
-    attention, so these are compared among runs of one attention alone:
-
-    | setting                      | stands in the names of                           |
-    | ---------------------------- | ------------------------------------------------ |
-    | preset                       | all runs, if those of a task have several        |
-    | task.max_length              | runs of the task and preset, if they differ      |
-    | attention.num_landmarks      | runs of the attention and preset in all tasks,   |
-    |                              | if they differ in one task                       |
-    | attention.dropout_rate       | these, and every run that drops attention weights|
-    | train.grad_accum_steps       | runs of the task, preset and attention, if they  |
-    |                              | differ                                           |
-    | train.num_steps and the rest | runs of the task and preset, if they differ, but |
-    |                              | for those that have the usual value              |
-
-    Three runs of 500 steps and one of 700 are so named "linear", "softmax", "nystrom"
-    and "nystrom, train.num_steps=700".
-
-    Args:
-      texts: the settings, a column each, as texts, so that lists can be compared.
-      task: the task of each run.
-      attention: the attention of each run.
-    """
-    preset = texts["preset"]
-    of_task = [task, preset]
-    of_task_and_attention = [task, preset, attention]
-    is_named = {}
-    for key in texts:
-        values = texts[key]
-        if key == "preset":
-            has_several_presets = (preset.groupby(task).nunique() > 1).any()
-            is_named[key] = pd.Series(has_several_presets, index=texts.index)
-        elif key.startswith("task."):
-            is_named[key] = _differs(values, of_task)
-        elif key in CUTS_OF_A_BATCH:
-            is_named[key] = _differs(values, of_task_and_attention)
-        elif key.startswith("attention."):
-            differs_in_task = _differs(values, of_task_and_attention)
-            is_named[key] = differs_in_task.groupby([attention, preset]).transform(
-                "any"
-            )
-            if key == "attention.dropout_rate":
-                is_named[key] |= ~values.isin([MISSING, "0.0", "0"])
-        else:
-            is_usual = values.groupby(of_task).transform(_is_usual)
-            is_named[key] = _differs(values, of_task) & ~is_usual
-    return pd.DataFrame(is_named)
-
-
-def _differs(values: Frame, groups: Sequence[Any]) -> Frame:
-    """Whether a setting has several values in the group of each run."""
-    return values.groupby(groups).transform("nunique") > 1
-
-
-def _is_usual(values: Frame) -> Frame:
-    """Whether each run has the value that needs no name: None, or that of most runs.
-
-    A name cannot say None, or that a config does not have the setting, so that these
-    are the usual value wherever a run has them.
-    """
-    is_none = values.isin(["None", MISSING])
-    if is_none.any():
-        return is_none
-    return values.map(values.value_counts(normalize=True)) > 0.5
-
-
-def _tell_test_data_apart(frame: Frame) -> None:
-    """Gives runs of equal options a column for each test split that they have seen."""
-    groups = frame.groupby(["column", "preset", "data"], sort=False)
-    for _, hashes in groups["test_data"]:
-        if hashes.nunique() < 2:
-            continue
-        for index, sha256 in hashes.items():
-            text = "unknown" if pd.isna(sha256) else sha256[:8]
-            _add_word(frame, index, "data", f"test data {text}")
-            _add_word(frame, index, "label", f"test data {text}")
-
-
-def _tell_equal_runs_apart(frame: Frame) -> None:
-    """Adds their folders to the names of runs of equal settings and seeds.
-
-    Raises:
-      ConfigError: for two such runs in one folder.
-    """
-    keys = ["column", "label", "seed"]
-    for _, equal_runs in frame[frame.duplicated(keys, keep=False)].groupby(keys):
-        folders = equal_runs["run"].str.rpartition("/")[0]
-        if folders.duplicated().any():
-            names = ", ".join(equal_runs["run"])
-            raise ConfigError(
-                "these runs have equal settings and seed; report on them apart, or "
-                "keep one, and delete the folders of the others and their entries in "
-                f"sweep.json: {names}"
-            )
-    is_equal = frame.duplicated(keys, keep=False)
-    is_ambiguous = is_equal.groupby([frame["column"], frame["label"]]).transform("any")
-    for index, name in frame.loc[is_ambiguous, "run"].items():
-        folder = name.rpartition("/")[0] or "no folder"
-        _add_word(frame, index, "row", f"in {folder}")
-        _add_word(frame, index, "label", f"in {folder}")
-
-
-def _add_word(frame: Frame, index: Any, column: str, word: str) -> None:
-    """Adds a word to a name, in place."""
-    words = [frame.at[index, column], word]
-    frame.at[index, column] = ", ".join(filter(None, words))
 
 
 def sort_key(name: Any) -> str:

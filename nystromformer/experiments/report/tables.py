@@ -10,9 +10,10 @@ from scipy.special import stdtrit
 
 from lra_tasks import LRA
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.report.runs import Frame, heading, scale, sort_key
+from nystromformer.experiments.frames import Frame
+from nystromformer.experiments.markdown import DASH
+from nystromformer.experiments.report.runs import heading, scale, sort_key
 
-DASH = "—"  # in a cell: nothing to say
 EXACT = "softmax"
 
 

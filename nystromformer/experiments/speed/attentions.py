@@ -3,6 +3,7 @@
 A label is NAME or NAME-SIZE, and then any number of ",OPTION=VALUE".
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from nystromformer.attention.base import Attention
 from nystromformer.by_layer import parse_value
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.provenance import num_cores
+from nystromformer.experiments.speed.rows import RowKey
 from nystromformer.experiments.speed.timing import (
     Compiled,
     Program,
@@ -206,7 +208,7 @@ def cudnn_baseline(program: Program, inputs: Sequence[jax.Array]) -> Program | N
       take these inputs.
     """
     *qkv, cotangent = inputs
-    if program.key["attention"] != "softmax" or not can_fuse(*qkv):
+    if program.key.attention != "softmax" or not can_fuse(*qkv):
         return None
 
     @jax.jit
@@ -218,8 +220,8 @@ def cudnn_baseline(program: Program, inputs: Sequence[jax.Array]) -> Program | N
         output, pull_back = jax.vjp(forward, *qkv)
         return output, pull_back(cotangent)
 
-    key = {**program.key, "attention": "cudnn-softmax", "options": {}}
-    if program.key["what"] == "forward":
+    key = dataclasses.replace(program.key, attention="cudnn-softmax", options={})
+    if program.key.what == "forward":
         return _make_program(key, compile_program(forward, *qkv), qkv)
     arguments = (cotangent, *qkv)
     compiled = compile_program(forward_and_backward, *arguments)
@@ -257,7 +259,7 @@ def attention_programs(
 
 def _passes(
     spec: AttentionSpec, inputs: Sequence[jax.Array]
-) -> Iterator[tuple[dict[str, Any], Any, tuple[Any, ...]]]:
+) -> Iterator[tuple[RowKey, Any, tuple[Any, ...]]]:
     """The key, the jitted function and the arguments of each pass of an attention."""
     batch_size, length, num_heads, head_dim = inputs[0].shape
     try:
@@ -282,24 +284,22 @@ def _passes(
         return output, pull_back(cotangent)
 
     *qkv, cotangent = inputs
-    key = {
-        "attention": name_row(spec.label, spec.options),
-        "options": spec.options,
-        "length": length,
-        "batch_size": batch_size,
-        "num_heads": num_heads,
-        "head_dim": head_dim,
-        "dtype": str(inputs[0].dtype),
-    }
-    arguments = (params, *qkv)
-    yield {"what": "forward", **key}, forward, arguments
-    arguments = (cotangent, params, *qkv)
-    yield {"what": "forward+backward", **key}, forward_and_backward, arguments
+    key = RowKey(
+        what="forward",
+        attention=name_row(spec.label, spec.options),
+        options=spec.options,
+        length=length,
+        batch_size=batch_size,
+        num_heads=num_heads,
+        head_dim=head_dim,
+        dtype=str(inputs[0].dtype),
+    )
+    yield key, forward, (params, *qkv)
+    key = dataclasses.replace(key, what="forward+backward")
+    yield key, forward_and_backward, (cotangent, params, *qkv)
 
 
-def _make_program(
-    key: dict[str, Any], compiled: Compiled, arguments: Sequence[Any]
-) -> Program:
+def _make_program(key: RowKey, compiled: Compiled, arguments: Sequence[Any]) -> Program:
     """A program that calls a compiled function with these arguments."""
 
     def run() -> Any:

@@ -16,6 +16,7 @@ from nystromformer.experiments.speed.attentions import (
     parse_attention,
 )
 from nystromformer.experiments.speed.page import Page
+from nystromformer.experiments.speed.rows import Row, RowKey
 from nystromformer.experiments.speed.train_steps import MakeStepBaseline, step_groups
 
 LENGTHS = [2**k for k in range(9, 17)]
@@ -137,24 +138,23 @@ def flashnystrom_pages(baselines: Baselines) -> Iterator[tuple[str, Page]]:
 
 def _published_rows(
     times: Mapping[str, Mapping[int, tuple[float | None, float]]],
-    sizes: Mapping[str, int],
-) -> Iterator[dict[str, Any]]:
-    """Rows as `timing.measure` returns them, of one time each."""
+    sizes: Mapping[str, Any],
+) -> Iterator[Row]:
+    """Rows of one time each."""
     for attention, times_of_length in times.items():
         for length, milliseconds in times_of_length.items():
             for what, number in zip(PASSES, milliseconds, strict=True):
                 if number is None:
                     continue
-                key = {
-                    "what": what,
-                    "attention": attention,
-                    "options": {},
-                    "length": length,
+                key = RowKey(
+                    what=what,
+                    attention=attention,
+                    length=length,
                     **sizes,
-                    "dtype": "float16",
-                    "source": SOURCE,
-                }
-                yield {"key": key, "peak_bytes": None, "seconds": [number / 1e3]}
+                    dtype="float16",
+                    source=SOURCE,
+                )
+                yield Row(key=key, peak_bytes=None, seconds=[number / 1e3])
 
 
 TABLES = {"paper": paper_pages, "flashnystrom": flashnystrom_pages}

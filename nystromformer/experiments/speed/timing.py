@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from nystromformer.errors import ConfigError
+from nystromformer.experiments.speed.rows import Row, RowKey
 from nystromformer.training.step import program_bytes
 
 # A sample takes at least this long; a shorter program runs several times in it.
@@ -44,7 +45,7 @@ class Program:
     steps: the number of steps in one run; the time of one step is reported.
     """
 
-    key: dict[str, Any]
+    key: RowKey
     run: Callable[[], Any]
     wait: Callable[[Any], Any] = jax.block_until_ready
     check: Callable[[], None] = lambda: None
@@ -119,7 +120,7 @@ def wait_on_cpu(result: Any) -> None:
         jax.block_until_ready(result)
 
 
-def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
+def measure(programs: Sequence[Program], rounds: int) -> list[Row]:
     """Times programs in turns, and checks them before and after.
 
     Args:
@@ -127,10 +128,7 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
       rounds: how often each gets its turn; 0 runs nothing.
 
     Returns:
-      A row for each program:
-        key, peak_bytes, path: the program's.
-        seconds: the time of one step in each round; empty without rounds, or if the
-          memory is too small.
+      A row for each program.
 
     Raises:
       ConfigError: if the check of a program fails.
@@ -138,12 +136,12 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
     rows = []
     runnable = []
     for program in programs:
-        row: dict[str, Any] = {
-            "key": program.key,
-            "peak_bytes": program.peak_bytes,
-            "path": program.path,
-            "seconds": [],
-        }
+        row = Row(
+            key=program.key,
+            peak_bytes=program.peak_bytes,
+            path=program.path,
+            seconds=[],
+        )
         rows.append(row)
         if rounds > 0 and _warm_up(program):
             program.check()
@@ -153,7 +151,7 @@ def measure(programs: Sequence[Program], rounds: int) -> list[dict[str, Any]]:
     samples = sample_in_turns(runs, rounds)
     for (program, row), seconds in zip(runnable, samples, strict=True):
         program.check()
-        row["seconds"] = [x / program.steps for x in seconds]
+        row.seconds = [x / program.steps for x in seconds]
     return rows
 
 

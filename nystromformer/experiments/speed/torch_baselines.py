@@ -1,6 +1,7 @@
 """The same work in PyTorch, timed beside ours: each gets the numbers that ours gets."""
 
 # pyright: reportMissingImports=false
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,9 +29,9 @@ def attention_baseline(program: Program, inputs: Sequence[jax.Array]) -> Program
       program: the program of ours beside which it stands.
       inputs: its query, key, value and cotangent, [B, L, N, H].
     """
-    if program.key["attention"] != "softmax":
+    if program.key.attention != "softmax":
         return None
-    dtype = getattr(torch, program.key["dtype"])
+    dtype = getattr(torch, program.key.dtype)
     tensors = []
     for array in inputs:
         # Through float32, as numpy has no bfloat16; torch wants [B, N, L, H].
@@ -47,7 +48,7 @@ def attention_baseline(program: Program, inputs: Sequence[jax.Array]) -> Program
         leaves = [x.detach().requires_grad_() for x in qkv]
         torch.autograd.grad(attend(*leaves), leaves, cotangent)
 
-    is_forward = program.key["what"] == "forward"
+    is_forward = program.key.what == "forward"
     return _program("torch", program, forward if is_forward else forward_and_backward)
 
 
@@ -146,6 +147,6 @@ def _program(library: str, program: Program, run: Callable[[], None]) -> Program
         if DEVICE == "cuda":
             torch.cuda.synchronize()
 
-    label = f"{library}-{program.key['attention']}"
-    key = {**program.key, "attention": label}
+    label = f"{library}-{program.key.attention}"
+    key = dataclasses.replace(program.key, attention=label)
     return Program(key=key, run=run, wait=wait, steps=program.steps)

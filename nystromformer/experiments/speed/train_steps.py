@@ -15,6 +15,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.config_file import load_config
 from nystromformer.experiments.experiment import Experiment, build_experiment
 from nystromformer.experiments.speed.attentions import AttentionSpec, name_row
+from nystromformer.experiments.speed.rows import RowKey
 from nystromformer.experiments.speed.timing import (
     Program,
     compile_program,
@@ -159,15 +160,15 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
                 "--dtype"
             )
 
-    key = {
-        "what": "train step",
-        "attention": label,
-        "task": config.task.name,
-        "options": config.attention.options,
-        "length": experiment.task.max_length,
-        "batch_size": config.train.batch_size,
-        "dtype": config.model.dtype,
-    }
+    key = RowKey(
+        what="train step",
+        attention=label,
+        task=config.task.name,
+        options=config.attention.options,
+        length=experiment.task.max_length,
+        batch_size=config.train.batch_size,
+        dtype=config.model.dtype,
+    )
     return Program(
         key=key,
         run=run,

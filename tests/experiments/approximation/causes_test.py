@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.attention import make_attention
-from nystromformer.experiments.approximation import causes
+from nystromformer.experiments.approximation import causes, columns
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.landmarks import random_positions
 from tests import paper
@@ -88,7 +88,7 @@ def test_every_sequence_longer_than_the_landmarks_has_its_rows(errors):
 
 
 def test_methods_stand_in_the_order_of_the_steps(errors):
-    assert tuple(errors["method"].unique()) == causes.METHODS
+    assert tuple(errors["method"].unique()) == columns.METHODS
 
 
 def kernels(query, key, num_landmarks):
@@ -108,16 +108,16 @@ def fixed_approximations(query, key, num_landmarks):
     s[num_landmarks:] = 0
     f, a, b = kernels(query, key, num_landmarks)
     return {
-        causes.BEST_RANK: u @ np.diag(s) @ vt,
-        causes.BEST_MIDDLE: f @ np.linalg.pinv(f) @ matrix @ np.linalg.pinv(b) @ b,
-        causes.NYSTROM: f @ paper.pinv(a, 2) @ b,
-        causes.EXACT_INVERSE: f @ exact_inverse(a) @ b,
-        causes.NO_INVERSE: f @ b,
+        columns.BEST_RANK: u @ np.diag(s) @ vt,
+        columns.BEST_MIDDLE: f @ np.linalg.pinv(f) @ matrix @ np.linalg.pinv(b) @ b,
+        columns.NYSTROM: f @ paper.pinv(a, 2) @ b,
+        columns.EXACT_INVERSE: f @ exact_inverse(a) @ b,
+        columns.NO_INVERSE: f @ b,
     }
 
 
 def test_deterministic_methods_have_numpys_errors(layers, errors):
-    rows = errors[~errors["method"].isin(causes.RANDOM_METHODS)]
+    rows = errors[~errors["method"].isin(columns.RANDOM_METHODS)]
     for row in rows.itertuples():
         query, key, value = head_of(layers, row)
         matrix = softmax_matrix(query, key)
@@ -127,7 +127,7 @@ def test_deterministic_methods_have_numpys_errors(layers, errors):
 
 
 def test_nystrom_has_numpys_errors_of_its_inverse(layers, errors):
-    rows = errors[errors["method"] == causes.NYSTROM]
+    rows = errors[errors["method"] == columns.NYSTROM]
     for row in rows.itertuples():
         query, key, _ = head_of(layers, row)
         _, a, _ = kernels(query, key, row.num_landmarks)
@@ -140,16 +140,16 @@ def test_nystrom_has_numpys_errors_of_its_inverse(layers, errors):
 
 def drawn_approximation(method, query, key, tokens):
     """The matrix of a method that takes these tokens."""
-    if method == causes.RANDOM_LANDMARKS:
+    if method == columns.RANDOM_LANDMARKS:
         f, a, b = paper.kernels_of(query[tokens], key[tokens], query, key)
         return f @ paper.pinv(a, 2) @ b
-    num_iters = {causes.STANDARD: None, causes.STANDARD_ITERATED: 2}[method]
+    num_iters = {columns.STANDARD: None, columns.STANDARD_ITERATED: 2}[method]
     valid = list(range(len(key)))
     return paper.standard_nystrom(query, key, valid, tokens, num_iters)
 
 
 def test_methods_that_draw_tokens_follow_the_seed(layers, errors):
-    methods = set(causes.RANDOM_METHODS) - {causes.PERFORMER}
+    methods = set(columns.RANDOM_METHODS) - {columns.PERFORMER}
     rows = errors[errors["method"].isin(methods)]
     for row in rows.itertuples():
         query, key, value = head_of(layers, row)
@@ -162,7 +162,7 @@ def test_methods_that_draw_tokens_follow_the_seed(layers, errors):
 
 
 def test_performer_has_the_features_of_the_seed(layers, errors):
-    rows = errors[(errors["method"] == causes.PERFORMER) & (errors["example"] == 0)]
+    rows = errors[(errors["method"] == columns.PERFORMER) & (errors["example"] == 0)]
     errors_by_draw = rows.groupby("draw")["error"].median()
     assert errors_by_draw[0] != errors_by_draw[1]
     *_, row = rows.itertuples()
@@ -186,11 +186,11 @@ def test_performer_has_the_features_of_the_seed(layers, errors):
 def test_spread_is_the_largest_error_of_the_draws_over_the_smallest(errors):
     spreads = causes.spread_of_draws(errors)
     head_errors = errors.query("layer == 1 and head == 0 and num_landmarks == 3")
-    for method in causes.RANDOM_METHODS:
+    for method in columns.RANDOM_METHODS:
         method_errors = head_errors[head_errors["method"] == method]
         draws = method_errors.pivot(index="example", columns="draw", values="error")
         assert draws.shape == (3, 2)
         expected = np.median(draws.max(axis=1) / draws.min(axis=1))
-        spread = spreads.at[(1, 0, 3), method + causes.SPREAD]
+        spread = spreads.at[(1, 0, 3), columns.spread_of(method)]
         assert spread == pytest.approx(expected)
         assert spread > 1

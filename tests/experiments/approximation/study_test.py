@@ -7,7 +7,7 @@ import pytest
 
 from lra_tasks.split import Split
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.approximation import causes, study
+from nystromformer.experiments.approximation import columns, study
 from nystromformer.experiments.approximation.study import (
     choose_landmarks,
     default_landmarks,
@@ -124,10 +124,10 @@ def test_measure_all_takes_every_setting_and_as_many_draws_as_the_page_says(
 
 
 def test_table_of_causes_has_errors_spreads_and_what_limits():
-    row = {method: 0.1 * i for i, method in enumerate(causes.METHODS, 1)}
-    row |= {method + causes.SPREAD: 1.5 for method in causes.RANDOM_METHODS}
+    row = {method: 0.1 * i for i, method in enumerate(columns.METHODS, 1)}
+    row |= {columns.spread_of(method): 1.5 for method in columns.RANDOM_METHODS}
     row |= {"inverse_error": 12.34, "inverse_residual": 0.056, "limited_by": "rank"}
-    index = pd.MultiIndex.from_tuples([(2, 1, 16)], names=causes.INDEX_COLUMNS)
+    index = pd.MultiIndex.from_tuples([(2, 1, 16)], names=columns.INDEX_COLUMNS)
     header, _, line = table_of_causes(pd.DataFrame([row], index=index))
 
     cells = dict(zip(header.split(" | "), line.split(" | "), strict=True))

@@ -6,14 +6,9 @@ import pytest
 
 from lra_tasks.split import Split
 from nystromformer.experiments.approximation import swap
-from nystromformer.experiments.approximation.study import write_page
-from nystromformer.experiments.approximation.swap import (
-    EXACT,
-    Advice,
-    Difference,
-    ExampleSums,
-    Swaps,
-)
+from nystromformer.experiments.approximation.study import Study
+from nystromformer.experiments.approximation.swap import EXACT, ExampleSums
+from nystromformer.experiments.approximation.swap_page import by_layer_setting
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import TrainedRun
 from tests.small import make_config, untrained
@@ -55,7 +50,7 @@ def splits(run, monkeypatch):
 
 def metrics_of(run, landmarks):
     """The metrics of validation, by the config of a run with these landmarks."""
-    by_layer = swap.by_layer_setting(landmarks)
+    by_layer = by_layer_setting(landmarks)
     config = make_config("softmax,quick", **SIZES, attention__by_layer=by_layer or None)
     other = TrainedRun(Experiment(config), run.weights, None)
     return other.evaluate("validation")
@@ -106,16 +101,15 @@ def test_measure_swaps_has_every_group(run, meters, splits, tmp_path, monkeypatc
     both = segment_means[segment_means["layers"] == "0 1"].groupby("num_landmarks")
     assert (both["difference"].nunique() == 1).all()
 
-    write_page(
-        tmp_path,
-        made_by={"command": "", "versions": {}},
+    study = Study(
         about="",
-        swaps=swaps,
-        figures={},
+        tables={},
         summary=pd.DataFrame(),
+        figures={},
         pictured_count=2,
-        num_draws=1,
+        swaps=swaps,
     )
+    study.write(tmp_path, made_by={"command": "", "versions": {}})
     page = (tmp_path / "README.md").read_text()
     assert "## What an exchange costs" in page
     assert "| layer 1 |" in page
@@ -176,35 +170,6 @@ def test_each_layer_needs_the_least_number_that_loses_little():
         }
     )
     assert swap.landmarks_needed(table, num_layers=3) == (64, 16, EXACT)
-
-
-def test_the_advice_says_what_to_exchange_and_what_to_keep():
-    advice = Advice(
-        landmarks=(64, 16, EXACT, 64),
-        num_examples=500,
-        exact=0.75,
-        together=Difference(-0.0125, 0.004),
-    )
-    table = pd.DataFrame({"num_landmarks": [16, 64]})
-    swaps = Swaps(
-        metric="accuracy", exact=0.7, num_examples=500, table=table, advice=advice
-    )
-    assert swap.describe_advice(swaps).split("\n") == [
-        "**layer 1 with 16 landmarks; layers 0 and 3 with 64 landmarks** can be "
-        "exchanged: each of these layers alone loses at most half a point of "
-        "validation. All of them together change the accuracy on 500 examples of the "
-        "test from 75.00% by -1.25 ± 0.40. As a setting:",
-        "",
-        '    --config.attention.by_layer="0=nystrom 0.num_landmarks=64 '
-        "0.conv_kernel_size=0 1=nystrom 1.num_landmarks=16 1.conv_kernel_size=0 "
-        '3=nystrom 3.num_landmarks=64 3.conv_kernel_size=0"',
-        "",
-        "**layer 2** can not: 64 landmarks are not enough, keep exact attention.",
-        "",
-    ]
-    nothing = swaps._replace(advice=advice._replace(landmarks=(EXACT, EXACT)))
-    assert "**layers 0 and 1** can not" in swap.describe_advice(nothing)
-    assert "As a setting" not in swap.describe_advice(nothing)
 
 
 @pytest.mark.parametrize(

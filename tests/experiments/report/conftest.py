@@ -95,6 +95,12 @@ def set_settings(workdir: Path, settings: dict[str, Any]) -> None:
     path.write_text(json.dumps(config))
 
 
+def labels(runs: Runs, task: str = "listops") -> list[str]:
+    """The names of the rows of a task."""
+    frame = runs.read()
+    return list(dict.fromkeys(frame["label"][frame["task"] == task]))
+
+
 def scores(runs):
     """The cells of the table of scores, by the names of their row and their column."""
     return score_table(runs.read()).set_index("attention").to_dict("index")

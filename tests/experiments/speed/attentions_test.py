@@ -1,5 +1,6 @@
 """The attentions of a benchmark: labels, compiled passes, and cuDNN's beside them."""
 
+import dataclasses
 import json
 
 import jax
@@ -117,9 +118,9 @@ def test_attention_programs_give_the_output_and_the_gradients_of_all(
 
 def test_attention_programs_have_their_keys_and_memory(linformer_programs):
     forward, forward_and_backward = linformer_programs
-    assert forward.key["what"] == "forward"
-    assert forward_and_backward.key["what"] == "forward+backward"
-    assert json.loads(json.dumps(forward.key))["length"] == 16
+    assert forward.key.what == "forward"
+    assert forward_and_backward.key.what == "forward+backward"
+    assert json.loads(json.dumps(forward.key.to_json()))["length"] == 16
     query, *_ = make_inputs(16)
     assert forward.peak_bytes > 4 * query.nbytes
     assert forward_and_backward.peak_bytes > forward.peak_bytes
@@ -135,7 +136,7 @@ def test_attention_groups_time_what_their_keys_say():
     for dtype, programs in zip(dtypes, (group[:2], group[2:]), strict=True):
         for program in programs:
             key = {**sizes, "length": 16, "dtype": dtype}
-            assert program.key.items() >= key.items()
+            assert program.key.to_json().items() >= key.items()
             assert program.path == "XLA"
         forward, forward_and_backward = programs
         output, (_, *gradients) = forward_and_backward.run()
@@ -151,10 +152,11 @@ def test_attention_groups_end_with_the_baselines_of_our_programs():
 
     def library(name, what):
         def make_baseline(program, inputs):
-            if program.key["what"] != what:
+            if program.key.what != what:
                 return None
             inputs_of_baseline.append(inputs)
-            key = {**program.key, "attention": f"{name} {program.key['attention']}"}
+            label = f"{name} {program.key.attention}"
+            key = dataclasses.replace(program.key, attention=label)
             return Program(key=key, run=program.run)
 
         return make_baseline
@@ -168,7 +170,7 @@ def test_attention_groups_end_with_the_baselines_of_our_programs():
         head_dim=5,
     )
 
-    labels = [program.key["attention"] for program in group]
+    labels = [program.key.attention for program in group]
     ours = ["linear", "linear", "softmax", "softmax"]
     assert labels == [*ours, "a linear", "a softmax", "b linear", "b softmax"]
     for inputs in inputs_of_baseline:
@@ -247,7 +249,7 @@ def test_cudnn_baseline_stands_beside_softmax_where_there_is_cudnn(monkeypatch):
     inputs = make_inputs(16)
     for program in attention_programs([parse_attention("softmax")], inputs):
         baseline = cudnn_baseline(program, inputs)
-        assert baseline.key["attention"] == "cudnn-softmax"
+        assert baseline.key.attention == "cudnn-softmax"
         # Softmax has an empty gradient of its parameters beside these arrays.
         arrays = jax.tree.leaves(baseline.run())
         expected_arrays = jax.tree.leaves(program.run())

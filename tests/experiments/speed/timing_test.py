@@ -16,6 +16,7 @@ from nystromformer.experiments.speed.timing import (
     measure,
     sample_in_turns,
 )
+from tests.experiments.speed.conftest import make_key
 
 
 def program(name, error=None):
@@ -25,7 +26,7 @@ def program(name, error=None):
         if error:
             raise error
 
-    return Program({"attention": name}, run)
+    return Program(make_key(name), run)
 
 
 class Clock:
@@ -67,21 +68,21 @@ def test_measure_gives_seconds_of_one_step():
     def run():
         time.sleep(0.01)
 
-    one_step = Program({"attention": "one step"}, run, peak_bytes=5)
-    many_steps = Program({"attention": "many steps"}, run, steps=1000)
+    one_step = Program(make_key("one step"), run, peak_bytes=5)
+    many_steps = Program(make_key("many steps"), run, steps=1000)
     row, row_of_many_steps = measure([one_step, many_steps], rounds=3)
-    assert row["key"] == {"attention": "one step"}
-    assert row["peak_bytes"] == 5
-    assert len(row["seconds"]) == 3
-    assert min(row["seconds"]) >= 0.01
-    assert 0 < max(row_of_many_steps["seconds"]) < 0.01
+    assert row.key == make_key("one step")
+    assert row.peak_bytes == 5
+    assert len(row.seconds) == 3
+    assert min(row.seconds) >= 0.01
+    assert 0 < max(row_of_many_steps.seconds) < 0.01
 
 
 @pytest.mark.parametrize("text", ["RESOURCE_EXHAUSTED: no more", "out of memory"])
 def test_measure_goes_on_where_memory_runs_out(text):
     full = program("full", jax.errors.JaxRuntimeError(text))
     rows = measure([full, program("fits")], rounds=3)
-    assert [len(row["seconds"]) for row in rows] == [0, 3]
+    assert [len(row.seconds) for row in rows] == [0, 3]
 
 
 class TooLarge:
@@ -100,16 +101,16 @@ class TooLarge:
 def test_measure_goes_on_where_a_compiler_finds_that_memory_is_too_small():
     run, peak_bytes, _ = compile_program(TooLarge(), 1.0)
     assert peak_bytes is None
-    too_large = Program({"attention": "a"}, lambda: run(1.0))
+    too_large = Program(make_key("a"), lambda: run(1.0))
     rows = measure([too_large, program("b")], rounds=2)
-    assert [len(row["seconds"]) for row in rows] == [0, 2]
+    assert [len(row.seconds) for row in rows] == [0, 2]
 
 
 def test_measure_runs_nothing_that_needs_more_memory_than_a_machine_has():
     large = program("large", AssertionError("it was run"))
     large.peak_bytes = 2**60
     rows = measure([large, program("small")], 2)
-    assert [len(row["seconds"]) for row in rows] == [0, 2]
+    assert [len(row.seconds) for row in rows] == [0, 2]
 
 
 @pytest.mark.parametrize(("limit", "num_rows"), [("1000", 0), ("max", 2)])
@@ -124,7 +125,7 @@ def test_measure_runs_nothing_that_needs_more_memory_than_its_container_has(
     large = program("large")
     large.peak_bytes = 1001
     rows = measure([small, large], 2)
-    assert [len(row["seconds"]) for row in rows] == [2, num_rows]
+    assert [len(row.seconds) for row in rows] == [2, num_rows]
 
 
 def test_measure_checks_after_the_first_run_and_after_all():
@@ -136,14 +137,14 @@ def test_measure_checks_after_the_first_run_and_after_all():
         if log.count("run") > 2:
             raise ConfigError("the third run failed")
 
-    broken = Program({}, lambda: log.append("run"), check=check)
+    broken = Program(make_key("a"), lambda: log.append("run"), check=check)
     with pytest.raises(ConfigError, match="the third run failed"):
         measure([broken, program("works")], rounds=3)
     assert log[:2] == ["run", "check"]
     assert log.count("check") == 2
     assert log[-1] == "check"
 
-    failing = Program({}, lambda: log.append("run"), check=check)
+    failing = Program(make_key("a"), lambda: log.append("run"), check=check)
     with pytest.raises(ConfigError, match="the third run failed"):
         measure([failing, program("not run", AssertionError())], rounds=3)
 
@@ -166,7 +167,7 @@ def test_measure_waits_once_for_the_calls_of_a_sample(monkeypatch):
         log.append("run")
         return len(log)
 
-    measure([Program({}, run, wait)], rounds=2)
+    measure([Program(make_key("a"), run, wait)], rounds=2)
     num_waits = sum(1 for entry in log if entry != "run")
     # It waits to warm up, to count the calls, and in each round.
     assert num_waits == 4

@@ -1,5 +1,7 @@
 """PyTorch's programs compute the numbers of ours."""
 
+import dataclasses
+
 import jax
 import pytest
 
@@ -38,7 +40,9 @@ def test_attention_baseline_computes_what_ours_does(monkeypatch):
     )
     for program in (forward, forward_and_backward):
         baseline = torch_baselines.attention_baseline(program, inputs)
-        assert baseline.key == program.key | {"attention": "torch-softmax"}
+        assert baseline.key == dataclasses.replace(
+            program.key, attention="torch-softmax"
+        )
         baseline.run()
 
     output, (_, *gradients) = forward_and_backward.run()
@@ -79,9 +83,9 @@ def test_train_baseline_changes_the_weights_of_a_classifier_of_our_size(monkeypa
 
     monkeypatch.setattr(torch.optim, "AdamW", record_weights)
     program, baseline = make_step_programs("float32")
-    assert baseline.key == program.key | {
-        "attention": "hf-nystrom-8 + convolution of 35"
-    }
+    assert baseline.key == dataclasses.replace(
+        program.key, attention="hf-nystrom-8 + convolution of 35"
+    )
     assert baseline.steps == program.steps
 
     initial_weights = [weight.detach().clone() for weight in weights]

@@ -31,7 +31,7 @@ CHANGES = {
 def test_step_groups_take_all_steps_and_continue(monkeypatch):
     specs = [parse_attention(label) for label in ("linear", "linformer-4")]
     [programs] = step_groups(specs, ["text"], (1, 2), changes=CHANGES)
-    labels = [program.key["attention"] for program in programs]
+    labels = [program.key.attention for program in programs]
     assert labels == ["linear", "linear in 2", "linformer-4", "linformer-4 in 2"]
 
     fetched = []
@@ -54,12 +54,12 @@ def test_step_groups_take_all_steps_and_continue(monkeypatch):
     assert fetched_tree is finite
 
     key = programs[2].key
-    assert key["what"] == "train step"
-    assert key["task"] == "text"
-    assert key["length"] == 16
-    assert key["batch_size"] == 2
-    assert key["dtype"] == "bfloat16"
-    assert key["options"]["projection_dim"] == 4
+    assert key.what == "train step"
+    assert key.task == "text"
+    assert key.length == 16
+    assert key.batch_size == 2
+    assert key.dtype == "bfloat16"
+    assert key.options["projection_dim"] == 4
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_synthetic_examples_have_labels_of_tokens_where_the_task_has():
     assert data.labels.shape == (STEPS * 3, 16)
     assert ((np.asarray(data.labels) >= 0).sum(1) == 4).all()
     program = train_program("linear", experiment, data)
-    assert program.key["task"] == "recall"
+    assert program.key.task == "recall"
 
 
 def test_synthetic_examples_of_pictures_need_no_mask():

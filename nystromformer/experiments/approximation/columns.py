@@ -1,0 +1,57 @@
+"""The columns of errors.csv, causes.csv and their tables: one name for each.
+
+A method's name is the value of the column `method` where each error has a row, and the
+column of its median error where each head has one.
+"""
+
+INDEX_COLUMNS = ["layer", "head", "num_landmarks"]
+
+# Deterministic methods, in the order of the steps. The last three are the inverses.
+BEST_RANK = "best rank"
+BEST_MIDDLE = "best middle matrix"
+NYSTROM = "nystrom"
+EXACT_INVERSE = "exact inverse"
+NO_INVERSE = "no inverse"
+STEPS = (BEST_RANK, BEST_MIDDLE, NYSTROM, EXACT_INVERSE, NO_INVERSE)
+# Random methods, of which several draws are measured.
+RANDOM_LANDMARKS = "random landmarks"
+STANDARD = "standard Nyström"  # It samples landmarks after the softmax.
+STANDARD_ITERATED = "standard Nyström, iterated"
+PERFORMER = "performer"
+RANDOM_METHODS = (RANDOM_LANDMARKS, STANDARD, STANDARD_ITERATED, PERFORMER)
+METHODS = (*STEPS, *RANDOM_METHODS)
+
+# Of the iterated inverse Z: ‖Z − A⁺‖ / ‖A⁺‖ and ‖A Z A − A‖ / ‖A‖.
+INVERSE_ERROR = "inverse_error"
+INVERSE_RESIDUAL = "inverse_residual"
+
+# What limits a head, and what this column says.
+LIMITED_BY = "limited_by"
+NOTHING = ""
+RANK = "rank"
+LANDMARKS = "landmarks"
+INVERSE = "inverse"
+UNDEFINED = "undefined"
+
+# The columns of a study's table, and what stands above them.
+HEADINGS = {
+    BEST_RANK: "best rank",
+    BEST_MIDDLE: "best middle matrix",
+    NYSTROM: "Nyström",
+    EXACT_INVERSE: "exact inverse",
+    NO_INVERSE: "no inverse",
+    RANDOM_LANDMARKS: "random landmarks",
+    STANDARD: "standard Nyström",
+    STANDARD_ITERATED: "iterated",
+    PERFORMER: "Performer",
+    INVERSE_ERROR: "‖Z − A⁺‖ / ‖A⁺‖",
+    INVERSE_RESIDUAL: "‖AZA − A‖ / ‖A‖",
+}
+
+
+def spread_of(method: str) -> str:
+    """Names the column of a random method's spread.
+
+    The spread is the largest error of its draws over the smallest.
+    """
+    return f"{method}, spread"

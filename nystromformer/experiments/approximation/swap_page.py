@@ -1,0 +1,129 @@
+"""The words and tables on what a model loses where its exact attention is exchanged."""
+
+from collections.abc import Sequence
+
+from nystromformer.experiments import markdown
+from nystromformer.experiments.approximation.diagnosis import name_layers
+from nystromformer.experiments.approximation.swap import (
+    ALL_LAYERS,
+    BEST_LAYERS,
+    EXACT,
+    MAX_LOSS_ALONE,
+    ONE_LAYER,
+    Difference,
+    Swaps,
+)
+from nystromformer.experiments.frames import Frame
+from nystromformer.run_files import format_metric, is_rate
+
+
+def describe_swaps(swaps: Swaps) -> list[str]:
+    """Returns the lines of a page: what each layer needs, and the tables behind it."""
+    metric = swaps.metric
+    counts = sorted(swaps.table["num_landmarks"].unique())
+    numbers = [f"{count} landmarks" for count in counts]
+    unit = "points" if is_rate(metric) else "as it is"
+    exact = format_metric(metric, swaps.exact)
+    return [
+        describe_advice(swaps),
+        f"Differences of {metric} ({unit}) from the model as it was trained, which has "
+        f"{exact} on these {swaps.num_examples:,} examples of validation; a minus is a "
+        "loss. ± two standard errors over the examples. Without further training, and "
+        "without a convolution.\n",
+        "**All layers exchanged**, by landmarks and inverse:\n",
+        *markdown.make_table(["", *numbers], _rows_of_kinds(swaps)),
+        "\n**One layer exchanged**, segment means with six iterations:\n",
+        *markdown.make_table(["", *numbers], _rows_of_layers(swaps)),
+        "\n**The layers that mind it least**, by their loss alone:\n",
+        *markdown.make_table(
+            ["layers exchanged", *numbers], _rows_of_best_layers(swaps)
+        ),
+        "",
+    ]
+
+
+def _rows_of_kinds(swaps: Swaps) -> list[list[str]]:
+    """A row for each kind of attention, in all layers."""
+    table: Frame = swaps.table
+    by_kind = table[table["group"] == ALL_LAYERS].groupby("kind", sort=False)
+    return [[kind, *_cells(swaps.metric, rows)] for kind, rows in by_kind]
+
+
+def _rows_of_layers(swaps: Swaps) -> list[list[str]]:
+    """A row for each layer that is exchanged alone."""
+    table: Frame = swaps.table
+    by_layer = table[table["group"] == ONE_LAYER].groupby("layers", sort=False)
+    return [[f"layer {layer}", *_cells(swaps.metric, rows)] for layer, rows in by_layer]
+
+
+def _rows_of_best_layers(swaps: Swaps) -> list[list[str]]:
+    """A row for each number of layers, with the layers in each cell."""
+    table: Frame = swaps.table
+    best = table[table["group"] == BEST_LAYERS]
+    table_rows = []
+    for number, rows in best.groupby(best["layers"].str.split().str.len()):
+        layers = rows.sort_values("num_landmarks")["layers"]
+        cells = [
+            f"{cell} (layers {layers_of_cell})"
+            for cell, layers_of_cell in zip(
+                _cells(swaps.metric, rows), layers, strict=True
+            )
+        ]
+        table_rows.append([f"{number}", *cells])
+    return table_rows
+
+
+def _cells(metric: str, rows: Frame) -> list[str]:
+    """The differences of a row, by the number of landmarks."""
+    return [
+        format_with_noise(metric, Difference(row.difference, row.noise))
+        for row in rows.sort_values("num_landmarks").itertuples()
+    ]
+
+
+def describe_advice(swaps: Swaps) -> str:
+    """Returns in words how many landmarks each layer needs, and what that costs."""
+    advice = swaps.advice
+    layers_of_count: dict[int, list[int]] = {}
+    for layer, count in enumerate(advice.landmarks):
+        layers_of_count.setdefault(count, []).append(layer)
+    kept = layers_of_count.pop(EXACT, [])
+    lines = []
+    if layers_of_count:
+        needs = [
+            f"{name_layers(layers)} with {count} landmarks"
+            for count, layers in sorted(layers_of_count.items())
+        ]
+        loss = "half a point" if is_rate(swaps.metric) else f"{MAX_LOSS_ALONE}"
+        exact = format_metric(swaps.metric, advice.exact)
+        difference = format_with_noise(swaps.metric, advice.together)
+        lines += [
+            f"**{'; '.join(needs)}** can be exchanged: each of these layers alone "
+            f"loses at most {loss} of validation. All of them together change the "
+            f"{swaps.metric} on {advice.num_examples:,} examples of the test from "
+            f"{exact} by {difference}. As a setting:\n",
+            f'    --config.attention.by_layer="{by_layer_setting(advice.landmarks)}"\n',
+        ]
+    if kept:
+        most = swaps.table["num_landmarks"].max()
+        lines.append(
+            f"**{name_layers(kept)}** can not: {most} landmarks are not enough, keep "
+            "exact attention.\n"
+        )
+    return "\n".join(lines)
+
+
+def by_layer_setting(landmarks: Sequence[int]) -> str:
+    """Returns the value of `attention.by_layer` that gives layers these landmarks."""
+    return " ".join(
+        f"{layer}=nystrom {layer}.num_landmarks={count} {layer}.conv_kernel_size=0"
+        for layer, count in enumerate(landmarks)
+        if count != EXACT
+    )
+
+
+def format_with_noise(metric: str, difference: Difference) -> str:
+    """Returns a difference with its noise, as in "-1.25 ± 0.40"; rates in points."""
+    scale, digits = (100, 2) if is_rate(metric) else (1, 4)
+    change = scale * difference.difference
+    return f"{change:+.{digits}f} ± {scale * difference.noise:.{digits}f}"

@@ -1,0 +1,40 @@
+"""What a page says about exchanged layers."""
+
+import pandas as pd
+
+from nystromformer.experiments.approximation.swap import (
+    EXACT,
+    Advice,
+    Difference,
+    Swaps,
+)
+from nystromformer.experiments.approximation.swap_page import describe_advice
+
+
+def test_the_advice_says_what_to_exchange_and_what_to_keep():
+    advice = Advice(
+        landmarks=(64, 16, EXACT, 64),
+        num_examples=500,
+        exact=0.75,
+        together=Difference(-0.0125, 0.004),
+    )
+    table = pd.DataFrame({"num_landmarks": [16, 64]})
+    swaps = Swaps(
+        metric="accuracy", exact=0.7, num_examples=500, table=table, advice=advice
+    )
+    assert describe_advice(swaps).split("\n") == [
+        "**layer 1 with 16 landmarks; layers 0 and 3 with 64 landmarks** can be "
+        "exchanged: each of these layers alone loses at most half a point of "
+        "validation. All of them together change the accuracy on 500 examples of the "
+        "test from 75.00% by -1.25 ± 0.40. As a setting:",
+        "",
+        '    --config.attention.by_layer="0=nystrom 0.num_landmarks=64 '
+        "0.conv_kernel_size=0 1=nystrom 1.num_landmarks=16 1.conv_kernel_size=0 "
+        '3=nystrom 3.num_landmarks=64 3.conv_kernel_size=0"',
+        "",
+        "**layer 2** can not: 64 landmarks are not enough, keep exact attention.",
+        "",
+    ]
+    nothing = swaps._replace(advice=advice._replace(landmarks=(EXACT, EXACT)))
+    assert "**layers 0 and 1** can not" in describe_advice(nothing)
+    assert "As a setting" not in describe_advice(nothing)
