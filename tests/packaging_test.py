@@ -88,6 +88,19 @@ def test_a_report_loads_neither_model_nor_tasks():
     assert loaded == [f"nystromformer.{name}" for name in names]
 
 
+def test_published_weights_name_the_extra_that_they_need():
+    program = (
+        "import sys\n"
+        "sys.modules['safetensors'] = None\n"
+        "try:\n"
+        "    import nystromformer.huggingface\n"
+        "except ModuleNotFoundError as error:\n"
+        "    print(error)"
+    )
+    (message,) = lines_printed_by(program)
+    assert message.startswith("nystromformer.huggingface needs `pip install '.[hf]'`")
+
+
 # With what pip would not have installed hidden from it.
 ALONE = """
 import sys

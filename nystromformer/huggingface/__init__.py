@@ -13,4 +13,10 @@ padded tokens into the convolution; and positions count from the first column, w
 RoBERTa's count from the first token, so that its padding must come last.
 """
 
-from nystromformer.huggingface.load import load_pretrained as load_pretrained
+try:
+    from nystromformer.huggingface.load import load_pretrained as load_pretrained
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "nystromformer.huggingface needs `pip install '.[hf]'` in the folder of "
+        f"nystromformer-jax: {error}"
+    ) from error
