@@ -47,7 +47,8 @@ class Difference(NamedTuple):
     """How far a metric is from that of the model as it was trained.
 
     difference: a change for the worse is negative, also of a loss.
-    noise: two standard errors of the difference, over the examples.
+    noise: two standard errors of the difference, over the examples; 3 / n if none of n
+      examples has changed.
     """
 
     difference: float
@@ -61,12 +62,14 @@ class Advice(NamedTuple):
     num_examples: the number of examples of the test that were measured.
     exact: the metric of the model as it was trained, on these.
     together: the difference with all these numbers at once.
+    floor: what a fixed rule reaches on the test; None where the run does not know it.
     """
 
     landmarks: tuple[int, ...]
     num_examples: int
     exact: float
     together: Difference
+    floor: float | None = None
 
 
 class Swaps(NamedTuple):
@@ -287,8 +290,15 @@ def measure_swaps(
             num_examples=len(test_examples.labels),
             exact=exact_on_test[objective.select].mean(),
             together=_difference(objective, on_test, exact_on_test),
+            floor=_best_floor(run),
         ),
     )
+
+
+def _best_floor(run: TrainedRun) -> float | None:
+    """The highest floor of the run's metric; None if it has none."""
+    floors = run.result["floors"] if run.result else {}
+    return max(floors.values(), default=None)
 
 
 def _draw_examples(
@@ -316,7 +326,9 @@ def _difference(
         difference = -difference
     parts = swapped_sums.parts() - exact_sums.parts()
     standard_error = float(parts.std() / np.sqrt(len(parts)))
-    return Difference(difference, noise=2 * standard_error)
+    # Where none of n examples has changed, up to 3 / n of all may (95 %).
+    noise = 2 * standard_error if parts.any() else 3 / len(parts)
+    return Difference(difference, noise)
 
 
 def landmarks_needed(table: Frame, num_layers: int) -> tuple[int, ...]:

@@ -28,8 +28,8 @@ def describe_swaps(swaps: Swaps) -> list[str]:
         describe_advice(swaps),
         f"Differences of {metric} ({unit}) from the model as it was trained, which has "
         f"{exact} on these {swaps.num_examples:,} examples of validation; a minus is a "
-        "loss. ± two standard errors over the examples. Without further training, and "
-        "without a convolution.\n",
+        "loss. ± two standard errors over the examples, or 3 / n where none changed. "
+        "Without further training, and without a convolution.\n",
         "**All layers exchanged**, by landmarks and inverse:\n",
         *markdown.make_table(["", *numbers], _rows_of_kinds(swaps)),
         "\n**One layer exchanged**, segment means with six iterations:\n",
@@ -101,7 +101,9 @@ def describe_advice(swaps: Swaps) -> str:
             f"**{'; '.join(needs)}** can be exchanged: each of these layers alone "
             f"loses at most {loss} of validation. All of them together change the "
             f"{swaps.metric} on {advice.num_examples:,} examples of the test from "
-            f"{exact} by {difference}. As a setting:\n",
+            f"{exact} by {difference}. As a setting of a run that trains on with it, "
+            "by the command of this run, a new --workdir and "
+            "--config.train.init_from=RUN:\n",
             f'    --config.attention.by_layer="{by_layer_setting(advice.landmarks)}"\n',
         ]
     if kept:
@@ -109,6 +111,12 @@ def describe_advice(swaps: Swaps) -> str:
         lines.append(
             f"**{name_layers(kept)}** can not: {most} landmarks are not enough, keep "
             "exact attention.\n"
+        )
+    if advice.floor is not None and advice.exact <= advice.floor:
+        floor = format_metric(swaps.metric, advice.floor)
+        lines.append(
+            f"**The model is not above its floor**, {floor}: it has learned little, "
+            "and an exchange that costs nothing says nothing.\n"
         )
     return "\n".join(lines)
 

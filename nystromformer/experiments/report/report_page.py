@@ -338,6 +338,11 @@ def describe(frame: Frame) -> str:
     shared = _find_shared_settings(runs)
     if shared:
         sentences.append(f"All have {', '.join(shared)}.")
+    sizes = finished["test_examples"].dropna().astype(int)
+    if len(sizes):
+        least, most = sizes.min(), sizes.max()
+        numbers = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+        sentences.append(f"Scores are of {numbers} test examples.")
     for name in ("commit", "device"):
         values = finished[name].map(_shorten).value_counts()
         if len(values) == 1:

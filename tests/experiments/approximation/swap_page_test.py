@@ -26,7 +26,9 @@ def test_the_advice_says_what_to_exchange_and_what_to_keep():
         "**layer 1 with 16 landmarks; layers 0 and 3 with 64 landmarks** can be "
         "exchanged: each of these layers alone loses at most half a point of "
         "validation. All of them together change the accuracy on 500 examples of the "
-        "test from 75.00% by -1.25 ± 0.40. As a setting:",
+        "test from 75.00% by -1.25 ± 0.40. As a setting of a run that trains on with "
+        "it, by the command of this run, a new --workdir and "
+        "--config.train.init_from=RUN:",
         "",
         '    --config.attention.by_layer="0=nystrom 0.num_landmarks=64 '
         "0.conv_kernel_size=0 1=nystrom 1.num_landmarks=16 1.conv_kernel_size=0 "
@@ -38,3 +40,6 @@ def test_the_advice_says_what_to_exchange_and_what_to_keep():
     nothing = swaps._replace(advice=advice._replace(landmarks=(EXACT, EXACT)))
     assert "**layers 0 and 1** can not" in describe_advice(nothing)
     assert "As a setting" not in describe_advice(nothing)
+    assert "floor" not in describe_advice(nothing)
+    poor = swaps._replace(advice=advice._replace(floor=0.75))
+    assert "**The model is not above its floor**, 75.00%" in describe_advice(poor)

@@ -131,6 +131,10 @@ def test_the_noise_of_a_difference_is_of_the_same_examples():
     # One of eight examples changes: the variance of its change is 1/8 · 7/8.
     assert noise == pytest.approx(2 * np.sqrt(7 / 64 / 8))
 
+    # None of eight examples changes: by the rule of three 3/8 of all still may.
+    unchanged = [{"accuracy": exact}, {"accuracy": exact}]
+    assert swap._difference(Objective, *unchanged) == (0, 3 / 8)  # pyright: ignore
+
     Objective.higher_is_better = False
     difference, _ = swap._difference(Objective, *sums)  # pyright: ignore
     assert difference == pytest.approx(1 / 8)

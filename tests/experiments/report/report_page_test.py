@@ -48,7 +48,10 @@ def test_write_report_writes_a_page_tables_and_figures(three, tmp_path):
     assert "| nystrom | 51.50 ± 2.12 (2) |" in page
     assert f"| {SOFTMAX} | 47.00 (1 of 2; 100 of 12,000 steps) |" in page
     text = " ".join(page.split())  # in one line
-    assert "3 of 4 runs are finished. All have preset=quick. Commit: c0ffee." in text
+    assert (
+        "All have preset=quick. Scores are of 2,000 test examples. Commit: c0ffee."
+        in text
+    )
     assert "this test noise may still come from the seed" in text
     assert "a machine that other work may have shared" in text
     assert "Exact by length" not in text  # No attention here counts such examples.
@@ -88,7 +91,7 @@ def test_describe_says_what_all_runs_share_without_the_path_of_a_folder(runs):
     for attention in ("nystrom", "linear"):
         runs.add(f"{attention},quick", 0.5, train__init_from="/home/me/source")
     text = describe(runs.read())
-    assert "All have preset=quick, train.init_from=source. Commit: c0ffee." in text
+    assert "All have preset=quick, train.init_from=source. " in text
 
 
 def test_write_report_of_runs_of_which_none_is_finished(runs, tmp_path):
