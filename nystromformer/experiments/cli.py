@@ -190,7 +190,8 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
-        fail(str(error))
+        # absl names a flag that has not been given, too, and says what it is not: None.
+        fail(re.sub(r"^flag --\w+=None: ", "", str(error)))
     except SystemExit:
         sys.exit(0)  # absl has shown the help, and would end with 1
 

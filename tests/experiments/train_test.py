@@ -247,7 +247,7 @@ def test_train_names_the_configs_where_it_gets_no_config(commands):
     assert f"{ROOT}/configs/listops.py" in line
     assert "/defaults.py" not in line
     line = refused(commands.run("train.py"))
-    assert "give FILE.py:ATTENTION,PRESET, as in configs/listops.py:nystrom," in line
+    assert line.startswith("error: give FILE.py:ATTENTION,PRESET, as in configs/listops")
 
 
 @pytest.mark.parametrize("body", ["return nothing", "ConfigDict().trian.seed = 1"])
