@@ -7,9 +7,10 @@
 The first command prints the whole config and trains; the second only prints it.
 
 Run the same command again to resume. SIGTERM (exit status 143), Ctrl-C (130), SIGUSR2
-(140) and --max_minutes (142) save before they stop the run. A single process
-keeps compiled programs for the next start, up to a gigabyte in ~/.cache/nystromformer
-or the folder JAX_COMPILATION_CACHE_DIR, unless JAX_ENABLE_COMPILATION_CACHE=false.
+(140) and --max_minutes (142) save before they stop the run; before its first step there
+is nothing to save. A single process keeps compiled programs for the next start, up to a
+gigabyte in ~/.cache/nystromformer or the folder JAX_COMPILATION_CACHE_DIR, unless
+JAX_ENABLE_COMPILATION_CACHE=false.
 
 To train in several processes, start each by the same command with --distributed.
 Outside SLURM and TPU pods add --coordinator=HOST:PORT --num_processes=4 --process_id=0.
@@ -61,6 +62,7 @@ def main(changes: Mapping[str, str]) -> None:
     Args:
       changes: key of the config -> the text of the value that replaces the file's.
     """
+    cli.end_on_signals()
     signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
     config = load_config(str(_CONFIG.value), changes, load=cli.loaded_modules())
     workdir = epath.Path(_WORKDIR.value).expanduser() if _WORKDIR.value else None

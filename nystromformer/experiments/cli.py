@@ -133,9 +133,25 @@ def use_compilation_cache() -> None:
         jax.config.update("jax_compilation_cache_max_size", MAX_CACHE_BYTES)
 
 
+def end_on_signals() -> None:
+    """Lets a signal end the process with a line, until a `StopFlag` is entered.
+
+    Ctrl-C stays as it is: Python would not hear it while XLA compiles.
+    """
+    for signum in set(SIGNALS) - {signal.SIGINT}:
+        signal.signal(signum, _end_before_steps)
+
+
+def _end_before_steps(signum: int, frame: FrameType | None) -> NoReturn:
+    reason = f"{Interrupted(signum)} before the first step; nothing to save"
+    print(f"{reason}. Run the same command again.")
+    sys.exit(128 + signum)
+
+
 class StopFlag:
     """While entered, the first signal sets `signum`; a second Ctrl-C ends at once.
 
+    The handlers of before come back, but for that of `end_on_signals`.
     Only the main thread can handle signals: in any other one nothing sets `signum`.
     """
 
@@ -152,7 +168,8 @@ class StopFlag:
 
     def __exit__(self, *error: object) -> None:
         for signum, handler in self._previous_handlers.items():
-            signal.signal(signum, handler)
+            is_too_late = handler is _end_before_steps
+            signal.signal(signum, signal.SIG_DFL if is_too_late else handler)
 
     def _set(self, signum: int, frame: FrameType | None) -> None:
         self.signum = self.signum or signum
@@ -190,7 +207,8 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
-        fail(str(error))
+        # absl names a flag that has not been given, too, and says what it is not: None.
+        fail(re.sub(r"^flag --\w+=None: ", "", str(error)))
     except SystemExit:
         sys.exit(0)  # absl has shown the help, and would end with 1
 

@@ -9,6 +9,7 @@ safetensors, whose sha256 stands in the config beside it.
 import hashlib
 import json
 import os
+import re
 from typing import Any, TypeVar
 
 import jax
@@ -82,11 +83,13 @@ def restore(
     check_same_on_all_hosts(checkpoints=str(steps))
     if max_step is not None:
         steps = [step for step in steps if step <= max_step]
-    for step in steps:
+    for index, step in enumerate(steps):
         try:
             return load_weights(epath.Path(workdir) / FOLDER / str(step), like)
         except CheckpointError as error:
-            print(f"checkpoint {error}")
+            is_last = step == steps[-1]
+            rest = "" if is_last else f"; going back to step {steps[index + 1]}"
+            print(f"checkpoint {error}{rest}")
     if steps:
         raise CheckpointError(
             f"no checkpoint in {workdir} is whole and of this model: delete the folder "
@@ -133,7 +136,7 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
             raise ValueError("it is not what was saved")
     except Exception as error:  # orbax and json raise many kinds
         raise CheckpointError(
-            f"{folder} is missing, damaged, or of another model ({error!r:.120})"
+            f"{folder} is missing, damaged, or of another model ({_first_words(error)})"
         ) from error
     return jax.tree.map(_from_numbers, weights, like), meta
 
@@ -169,9 +172,14 @@ def read_weights_file(path: epath.PathLike, like: Tree) -> Tree:
             raise ValueError("its arrays are not the model's")
     except Exception as error:  # safetensors raises errors of its own
         raise CheckpointError(
-            f"{path} is damaged, or of another model ({error!r:.120})"
+            f"{path} is damaged, or of another model ({_first_words(error)})"
         ) from error
     return jax.tree.map(_from_numbers, weights, like)
+
+
+def _first_words(error: Exception) -> str:
+    """What an error says before its details, which only orbax's authors understand."""
+    return re.split(r"[:;()\[\]{}\n]", str(error))[0].strip(" .")
 
 
 def _to_numbers(leaf: Any) -> Any:
