@@ -39,13 +39,7 @@ from configs.plans import PLANS
 from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments import cli
 from nystromformer.experiments.run import check_workdir
-from nystromformer.experiments.sweep.launch import (
-    check_slurm,
-    make_groups,
-    run_locally,
-    run_on_slurm,
-    slurm_scripts,
-)
+from nystromformer.experiments.sweep.launch import make_groups, run_locally
 from nystromformer.experiments.sweep.points import (
     Point,
     Settings,
@@ -59,6 +53,11 @@ from nystromformer.experiments.sweep.progress import (
     find_state,
     format_outcome,
     format_plan,
+)
+from nystromformer.experiments.sweep.slurm import (
+    check_slurm,
+    run_on_slurm,
+    slurm_scripts,
 )
 from nystromformer.experiments.transfer import check_source, follow_source
 from nystromformer.run_files import CONFIG_FILE, FAILURE_FILE

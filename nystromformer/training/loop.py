@@ -331,7 +331,7 @@ def _take_steps(
             # A signal may have ended a validation. The resumed run then validates
             # before it trains.
             if not is_validation_due(run):
-                throughput = _train_chunk(run, timer)
+                throughput = _take_chunk(run, timer)
                 means = log_chunk(run, writer, throughput)
                 progress.update(run.step, means, throughput)
             if is_validation_due(run):
@@ -383,7 +383,7 @@ def is_validation_due(run: Run) -> bool:
     return is_new and _is_due(run, run.config.eval_every)
 
 
-def _train_chunk(run: Run, timer: ChunkTimer) -> float:
+def _take_chunk(run: Run, timer: ChunkTimer) -> float:
     """Trains for about a second, and not past the next event.
 
     Returns the examples per second.

@@ -201,7 +201,7 @@ def _take_steps(seeds: Sequence[Seed], should_stop: Callable[[], int]) -> None:
             # A signal may have ended some validations. The resumed runs then validate
             # before they train.
             if not any(is_validation_due(seed.run) for seed in seeds):
-                _train_chunk(seeds, timer, progress)
+                _take_chunks(seeds, timer, progress)
                 seeds = _unstopped(seeds)
             for seed in seeds:
                 with seed.stopping_at_nan():
@@ -220,7 +220,7 @@ def _take_steps(seeds: Sequence[Seed], should_stop: Callable[[], int]) -> None:
                 raise Interrupted(signum, step)
 
 
-def _train_chunk(seeds: Sequence[Seed], timer: ChunkTimer, progress: Progress) -> None:
+def _take_chunks(seeds: Sequence[Seed], timer: ChunkTimer, progress: Progress) -> None:
     """Trains all seeds for about a second, and not past the next event."""
     runs = [seed.run for seed in seeds]
     programs = runs[0].programs

@@ -1,4 +1,4 @@
-"""Starts the runs of a sweep, on this machine or as SLURM job arrays.
+"""Starts the runs of a sweep on this machine.
 
 Each run is a process of train.py that writes to log.txt in its workdir; or a group of
 seeds is, which are trained together, and writes to that of its first. If the sweep
@@ -6,24 +6,21 @@ is killed, the current runs train on, and a new sweep leaves them alone.
 """
 
 import contextlib
-import io
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import submitit
 from etils import epath
-from submitit.core.utils import FailedJobError
 from tqdm import tqdm
 
-from nystromformer.errors import ConfigError, Interrupted
+from nystromformer.errors import Interrupted
 from nystromformer.experiments.cli import SIGNALS, StopFlag
 from nystromformer.experiments.config_file import read_result
 from nystromformer.experiments.sweep.points import (
@@ -48,7 +45,6 @@ RESUMABLE_STATUSES = frozenset(
 # What a command of ours or Python itself writes about an error.
 ERROR_LINE = re.compile(r"error: .*|[\w.]*(Error|Exception)(: .*)?")
 SECONDS_BETWEEN_LOOKS = 0.2
-SECONDS_OF_WARNING = 120  # SLURM warns a job this long before its time is over
 
 
 def find_gpus() -> list[str]:
@@ -248,7 +244,7 @@ def make_groups(
     return [[point] for point in points]
 
 
-def _make_job(group: Sequence[Point], folder: Path) -> Job:
+def make_job(group: Sequence[Point], folder: Path) -> Job:
     workdirs = [folder / point.name for point in group]
     return Job(group_command(group, folder), *workdirs)
 
@@ -267,7 +263,7 @@ def _start_job(
             startable.append(point)
     if not startable:
         return None
-    job = _make_job(startable, folder)
+    job = make_job(startable, folder)
     job.start(**env)
     return job
 
@@ -295,102 +291,3 @@ def _reason_to_leave_out(point: Point, folder: Path) -> str | None:
     if not _is_waiting(point, folder):
         return "since another sweep has taken it"
     return None
-
-
-def check_slurm() -> None:
-    """Raises ConfigError unless this machine can submit jobs to SLURM."""
-    for program in ("sbatch", "srun"):
-        if shutil.which(program) is None:
-            raise ConfigError(
-                f"--cluster=slurm, but this machine has no {program}: start the sweep "
-                "where SLURM is, or leave --cluster out"
-            )
-
-
-class _SlurmExecutor(submitit.SlurmExecutor):
-    """submitit's executor, which shows the script of a job also without SLURM."""
-
-    @classmethod
-    def affinity(cls) -> int:
-        """Does not look for SLURM, for which `check_slurm` does."""
-        return 1
-
-    def script(self, groups: Sequence[Sequence[Point]]) -> str:
-        """Returns the script of a job of these groups, as it would be submitted."""
-        if len(groups) > 1:
-            self.parameters["map_count"] = len(groups)
-        return self._make_submission_file_text(self._submitit_command_str, uid="")
-
-
-def _make_stages(groups: Sequence[Sequence[Point]]) -> list[list[Sequence[Point]]]:
-    """The groups that start from none, and those that start from others, if any."""
-    first = [group for group in groups if not group[0].source]
-    second = [group for group in groups if group[0].source]
-    return [stage for stage in (first, second) if stage]
-
-
-def _make_executor(
-    folder: Path, parameters: Mapping[str, Any], previous_job: str | None
-) -> _SlurmExecutor:
-    """Makes what submits a job that waits for the end of the previous one."""
-    executor = _SlurmExecutor(folder / "slurm", max_num_timeout=100)
-    options: dict[str, Any] = {"requeue": True}
-    if previous_job:
-        options["dependency"] = f"afterany:{previous_job}"
-    executor.update_parameters(
-        **parameters,
-        job_name=folder.name,
-        signal_delay_s=SECONDS_OF_WARNING,
-        additional_parameters=options,
-    )
-    return executor
-
-
-def slurm_scripts(
-    groups: Sequence[Sequence[Point]], folder: Path, **parameters: Any
-) -> list[str]:
-    """Returns the scripts of the jobs that `run_on_slurm` would submit."""
-    scripts = []
-    previous_job = None
-    for stage in _make_stages(groups):
-        executor = _make_executor(folder, parameters, previous_job)
-        scripts.append(f"# A job for {_count_runs(stage)}:\n{executor.script(stage)}")
-        previous_job = "NUMBER_OF_THE_FIRST_JOB"
-    return scripts
-
-
-def _count_runs(groups: Sequence[Sequence[Point]]) -> str:
-    num_runs = sum(len(group) for group in groups)
-    return "1 run" if num_runs == 1 else f"{num_runs} runs"
-
-
-def run_on_slurm(
-    groups: Sequence[Sequence[Point]], folder: Path, **parameters: Any
-) -> None:
-    """Submits groups as job arrays; those that start from others wait for all.
-
-    A job that runs out of its time saves, and goes back into the queue. `check_slurm`
-    has been called.
-
-    Args:
-      groups: the points that wait, as `make_groups` returns them.
-      folder: the folder of the sweep.
-      parameters: those of submitit, such as partition, time and gpus_per_node.
-
-    Raises:
-      ConfigError: if SLURM refuses the jobs.
-    """
-    previous_job = None
-    for stage in _make_stages(groups):
-        executor = _make_executor(folder, parameters, previous_job)
-        jobs = [_make_job(group, folder) for group in stage]
-        try:
-            # submitit prints what it raises.
-            with contextlib.redirect_stderr(io.StringIO()):
-                submitted = executor.submit_array(jobs)
-        except FailedJobError as error:
-            raise ConfigError(f"sbatch failed: {error}") from error
-        previous_job = submitted[0].job_id.partition("_")[0]
-        print(f"submitted {_count_runs(stage)} as job {previous_job}; squeue shows it")
-        for job, run in zip(submitted, jobs, strict=True):
-            print(f"  {job.job_id}  {run.log}")

@@ -12,15 +12,14 @@ import submitit
 from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments.run import lock_workdir
 from nystromformer.experiments.sweep import progress
-from nystromformer.experiments.sweep.launch import (
-    Job,
+from nystromformer.experiments.sweep.launch import Job, run_locally
+from nystromformer.experiments.sweep.points import Point
+from nystromformer.experiments.sweep.progress import find_state
+from nystromformer.experiments.sweep.slurm import (
     check_slurm,
-    run_locally,
     run_on_slurm,
     slurm_scripts,
 )
-from nystromformer.experiments.sweep.points import Point
-from nystromformer.experiments.sweep.progress import find_state
 from tests.small import make_config
 
 CONFIG = make_config("quick")
