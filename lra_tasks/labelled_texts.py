@@ -14,6 +14,9 @@ from lra_tasks.tables import find_classes, join_names, read_table, split_names
 from lra_tasks.text import TextTask
 
 NO_SOURCE = "source_dir must name the folder that has train.csv or train.tsv"
+OTHER_COLUMNS = (
+    "other names are --config.task.text_column and --config.task.label_column"
+)
 # It is worth a word if more than this share of texts is cut, or of a batch is padding.
 MUCH_CUT = 0.05
 MUCH_PADDING = 0.5
@@ -58,7 +61,10 @@ class LabelledTexts(TextTask):
         """The classes of train, as `labels` has them."""
         files, _ = self._find_files()
         classes = find_classes(
-            files["train"], texts=[self.text_column], label=self.label_column
+            files["train"],
+            texts=[self.text_column],
+            label=self.label_column,
+            advice=OTHER_COLUMNS,
         )
         return join_names(classes)
 
@@ -86,6 +92,7 @@ class LabelledTexts(TextTask):
                 texts=[self.text_column],
                 label=self.label_column,
                 classes=self.label_names,
+                advice=OTHER_COLUMNS,
             )
             texts = [text.strip() for (text,) in rows]
             num_empty = texts.count("")

@@ -15,7 +15,11 @@ Table = tuple[list[tuple[str, ...]], list[int]]
 
 
 def read_table(
-    path: Path, texts: Sequence[str], label: str, classes: Sequence[str]
+    path: Path,
+    texts: Sequence[str],
+    label: str,
+    classes: Sequence[str],
+    advice: str = "",
 ) -> Table:
     """Reads columns of a CSV file, or of a TSV file without quoting.
 
@@ -27,6 +31,7 @@ def read_table(
       texts: the columns of the texts to read.
       label: the column of the label.
       classes: the labels that there may be.
+      advice: what a user may do who has other columns, for the error.
 
     Returns:
       The texts of each line, and its label as an index of `classes`.
@@ -35,7 +40,7 @@ def read_table(
       DataError: if a column is missing, a line of a CSV has too many columns or wrong
         quotes, a label is none of the classes, or the file is not UTF-8.
     """
-    rows, num_lines = _read_rows(path, columns=[*texts, label])
+    rows, num_lines = _read_rows(path, [*texts, label], advice)
     num_left_out = num_lines - len(rows)
     if num_left_out:
         print(
@@ -57,19 +62,22 @@ def read_table(
     )
 
 
-def find_classes(path: Path, texts: Sequence[str], label: str) -> list[str]:
+def find_classes(
+    path: Path, texts: Sequence[str], label: str, advice: str = ""
+) -> list[str]:
     """Finds the labels of a file, numbers by their size and other words sorted.
 
     Args:
       path: the file, as `read_table` takes it.
       texts: the columns of the texts; a line without them is left out.
       label: the column of the label.
+      advice: as for `read_table`.
 
     Raises:
       DataError: as in `read_table`, for a line without a label, and where most labels
         occur once, as they do in a column of something else.
     """
-    rows, _ = _read_rows(path, columns=[*texts, label])
+    rows, _ = _read_rows(path, [*texts, label], advice)
     labels = [row[label].strip() for row in rows]
     num_empty = labels.count("")
     if num_empty:
@@ -101,7 +109,9 @@ def split_names(line: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in names))
 
 
-def _read_rows(path: Path, columns: Sequence[str]) -> tuple[list[dict[str, str]], int]:
+def _read_rows(
+    path: Path, columns: Sequence[str], advice: str
+) -> tuple[list[dict[str, str]], int]:
     """Reads the lines that have the columns.
 
     Returns the fields of each, by the names of all columns, and the number of all
@@ -111,9 +121,11 @@ def _read_rows(path: Path, columns: Sequence[str]) -> tuple[list[dict[str, str]]
     header = lines.pop(0) if lines else []
     missing = set(columns) - set(header)
     if missing:
+        comma, separators = (",", "commas") if path.suffix == ".csv" else ("\t", "tabs")
         raise DataError(
             f"{path} has no column {', '.join(sorted(missing))}: its first line must "
-            f"name the columns, got {','.join(header)[:80]!r}"
+            f"name the columns, divided by {separators}, got "
+            f"{comma.join(header)[:80]!r}" + (advice and f"; {advice}")
         )
 
     rows = []

@@ -36,7 +36,12 @@ from nystromformer.experiments.objectives import CLS_POOLERS
 from nystromformer.experiments.run import check_new, write_json
 from nystromformer.huggingface import load_pretrained
 from nystromformer.huggingface.files import read_class_names, read_config, read_layout
-from nystromformer.run_files import BEST_FOLDER, CONFIG_FILE, WEIGHTS_SHA256
+from nystromformer.run_files import (
+    BEST_FOLDER,
+    CONFIG_FILE,
+    WEIGHTS_SHA256,
+    has_imported_weights,
+)
 from nystromformer.token_models import EncoderModel
 from nystromformer.training.checkpoint import save_weights, weights_sha256
 from nystromformer.training.step import split_weights
@@ -55,15 +60,20 @@ _SOURCE_DIR = flags.DEFINE_string("source_dir", None, "folder of texts")
 
 
 def main() -> None:
-    """Writes the config, the tokenizer and the weights of a run."""
+    """Writes the config, the tokenizer and the weights of a run; prints what it is."""
     published = Path(str(_FROM.value)).expanduser()
     workdir = epath.Path(_WORKDIR.value).expanduser()
+    if has_imported_weights(workdir):
+        raise ConfigError(
+            f"{workdir} holds imported weights already: delete it or name a new folder"
+        )
     check_new(workdir)
     head, task, objective = HEADS[_HEAD.value]
     try:
         encoder = read_config(published)
+        layout = read_layout(published)
         model = load_pretrained(published, head=head)
-        settings = make_settings(encoder, read_layout(published).activation)
+        settings = make_settings(encoder, layout.activation)
         if head is None:
             model = EncoderModel(model)
         elif head == "classification":
@@ -94,6 +104,11 @@ def main() -> None:
     sha256 = weights_sha256(jax.device_get(weights))
     config = {**experiment.config.to_mapping(), WEIGHTS_SHA256: sha256}
     write_json(workdir / CONFIG_FILE, config)
+    print(
+        f"{workdir} holds {layout.base.removesuffix('.')} ({_HEAD.value}): "
+        f"{encoder.num_layers} layers of {encoder.model_dim}, {vocab_size:,} tokens; "
+        f"train from it with --config.train.init_from={workdir}"
+    )
 
 
 def make_settings(encoder: EncoderConfig, activation: str) -> dict[str, Any]:

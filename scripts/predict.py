@@ -4,8 +4,9 @@
     echo "[MAX 3 [MIN 8 5 ] ]" | python scripts/predict.py --workdir=DIR
 
 FILE is a CSV file whose first line names the columns, a JSONL file with an object a
-line, or has a text a line; its ending says which, or --reads. --columns names the
-column of the texts, of which an example may have two. What comes out is CSV, or JSONL
+line, or has a text a line; its ending says which, or --reads. For pictures a text is
+the path of one. --columns names the column of the texts, of which an example may have
+two. What comes out is CSV, or JSONL
 if that came in, or as --writes says. It has for each text, in order, the number of its
 class (label), the name of the class and its probability. Stderr says how many texts
 were empty or cut.
@@ -89,7 +90,7 @@ def read_examples(kind: str, task: Task) -> list[tuple[str, ...]]:
     try:
         return [tuple(texts) for texts in READERS[kind](read_input(), columns)]
     except UnicodeDecodeError as error:
-        raise DataError(f"{_INPUT.value} is not UTF-8 text ({error.reason})") from None
+        raise DataError(f"{name_input()} is not UTF-8 text ({error.reason})") from None
 
 
 def read_input() -> str:
@@ -101,10 +102,15 @@ def read_input() -> str:
     return content.decode("utf-8-sig")
 
 
+def name_input() -> str:
+    """Returns the name of the input in messages."""
+    return "standard input" if _INPUT.value == "-" else str(_INPUT.value)
+
+
 def read_lines(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
     """Yields each line as the text of an example."""
     for line in io.StringIO(content):
-        yield [line]
+        yield [line.rstrip("\r\n")]
 
 
 def read_csv(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
@@ -114,7 +120,7 @@ def read_csv(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
     missing = set(columns) - set(reader.fieldnames or ())
     if missing:
         raise DataError(
-            f"{_INPUT.value} has no column {', '.join(sorted(missing))}: its first "
+            f"{name_input()} has no column {', '.join(sorted(missing))}: its first "
             "line names the columns; --columns names those of the texts, and "
             "--reads=lines takes a text a line"
         )
@@ -123,7 +129,7 @@ def read_csv(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
             yield [row[column] or "" for column in columns]
     except csv.Error as error:
         number = reader.reader.line_num
-        raise DataError(f"{_INPUT.value}, line {number}: {error}") from None
+        raise DataError(f"{name_input()}, line {number}: {error}") from None
 
 
 def read_jsonl(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
@@ -136,8 +142,9 @@ def read_jsonl(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
             texts = [json.loads(line)[column] for column in columns]
         if not texts or not all(isinstance(text, str) for text in texts):
             raise DataError(
-                f"{_INPUT.value}, line {number} is no JSON object with a text for "
-                f"{' and '.join(columns)}: --columns names the keys of the texts"
+                f"{name_input()}, line {number} is no JSON object with a text under "
+                f"the key {' and '.join(map(repr, columns))}: --columns names the keys "
+                "of the texts"
             )
         yield texts
 

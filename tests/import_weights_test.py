@@ -41,6 +41,10 @@ def test_import_weights_makes_a_workdir(commands, tmp_path):
     flags = (f"--from={source}", f"--workdir={workdir}")
     done = commands.run("import_weights.py", *flags)
     assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        f"{workdir} holds nystromformer (masked_lm): 2 layers of {published_folder.D}, "
+        f"{V} tokens; train from it with --config.train.init_from={workdir}\n"
+    )
 
     run = nystromformer.load_run(workdir)
     inputs = np.array([[2, 5, 4, 7, 3]])
@@ -50,7 +54,10 @@ def test_import_weights_makes_a_workdir(commands, tmp_path):
     assert run.config.model.gelu == "erf"
 
     second_time = commands.run("import_weights.py", *flags)
-    assert "choose a new or empty folder as workdir" in refused(second_time)
+    message = (
+        f"{workdir} holds imported weights already: delete it or name a new folder"
+    )
+    assert message in refused(second_time)
 
 
 def test_import_weights_refuses_the_tokenizer_of_another_model(commands, tmp_path):

@@ -77,6 +77,12 @@ def test_pictures_are_classified_by_the_names_of_their_folders(commands, folder)
     paths = [f"{folder}/FOLDER/{label}/0.png" for label in ("dog", "cat")]
     assert run.predict(paths).labels.tolist() == ["dog", "cat"]
 
+    (folder / "paths").write_bytes("\r\n".join([*paths, ""]).encode())
+    flags = (f"--workdir={folder}/runs/pictures", f"--input={folder}/paths")
+    done = commands.run("predict.py", *flags)
+    names = [line.split(",")[1] for line in done.stdout.splitlines()]
+    assert names == ["class_name", "dog", "cat"], done.stderr
+
 
 @pytest.fixture
 def arrays(folder):

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 import nystromformer
-from tests.commands import ROOT
+from tests.commands import ROOT, refused
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -99,6 +99,20 @@ def test_published_weights_name_the_extra_that_they_need():
     )
     (message,) = lines_printed_by(program)
     assert message.startswith("nystromformer.huggingface needs `pip install '.[hf]'`")
+
+
+def test_a_script_says_in_one_line_what_it_needs():
+    program = (
+        "import runpy, sys\n"
+        "sys.argv = ['scripts/predict.py']\n"
+        "sys.modules['absl'] = None\n"
+        "sys.path.insert(0, 'scripts')\n"
+        "runpy.run_path('scripts/predict.py', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    needs = "predict.py needs `pip install '.[train,report]'` in the folder of"
+    assert needs in refused(done)
 
 
 # With what pip would not have installed hidden from it.

@@ -80,9 +80,11 @@ def test_predict_takes_columns_and_kinds_by_flags(
     file = tmp_path / "table"
     file.write_text(make_csv("expression"))
     flags = (f"--workdir={workdir}", f"--input={file}", "--reads=csv")
-    assert f"{file} has no column text: its first line names the columns" in refused(
-        commands.run("predict.py", *flags)
-    )
+    no_column = "has no column text: its first line names the columns"
+    message = refused(commands.run("predict.py", *flags))
+    assert f"{file} {no_column}" in message
+    piped_in = commands.run("predict.py", flags[0], "--reads=csv")
+    assert f"standard input {no_column}" in refused(piped_in)
     flags += ("--columns=expression", "--writes=jsonl")
     done = commands.run("predict.py", *flags)
     assert rows_of(done.stdout, "jsonl") == expected, done.stderr
@@ -96,7 +98,11 @@ def test_predict_takes_columns_and_kinds_by_flags(
             "[MAX 1 2 ]\n[MAX 3 [MIN 8 5 ]\n",
             "text 2, .* is not one expression",
         ),
-        ("a.jsonl", '{"text": 3}\n', "line 1 is no JSON object with a text for text"),
+        (
+            "a.jsonl",
+            '{"text": 3}\n',
+            "line 1 is no JSON object with a text under the key 'text'",
+        ),
         ("a.csv", 'text\n"[MAX\n', "line 2: unexpected end of data"),
     ],
 )

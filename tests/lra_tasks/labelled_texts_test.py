@@ -112,6 +112,20 @@ def test_labelled_texts_says_which_max_length_fits(tmp_path, capsys, options, ad
     assert re.search(advice, said) if advice else not said
 
 
+@pytest.mark.parametrize(
+    ("name", "separator"), [("train.csv", "commas"), ("train.tsv", "tabs")]
+)
+@pytest.mark.parametrize("labels", [None, "ham,spam"])
+def test_labelled_texts_says_how_columns_are_divided(tmp_path, name, separator, labels):
+    write(tmp_path, {name: b"text;label\none;ham\ntwo;spam\n"})
+    message = (
+        f"has no column label, text: .* divided by {separator}, got 'text;label'; "
+        "other names are --config.task.text_column and --config.task.label_column"
+    )
+    with pytest.raises(DataError, match=message):
+        labelled(tmp_path, labels=labels).load("train", tmp_path / "data")
+
+
 def test_labelled_texts_refuses_a_line_with_too_many_columns(tmp_path):
     write(tmp_path, {"train.csv": TRAIN + b"\n91,Hello, you,ham"})
     with pytest.raises(DataError, match=r"a line of .*train\.csv has too many columns"):
