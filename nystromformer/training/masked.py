@@ -270,8 +270,8 @@ class ClassificationDenoising(MaskedTokens):
     The public code of Miralles-González et al., "On the locality bias and results in
     the Long Range Arena", 2025, does so: a stage of pre-training folded into the
     training. There the second loss is a mean over all tokens; here it is one over the
-    masked tokens, as any other token can be copied. Their weight of 1 is about
-    mlm_probability here.
+    masked tokens, as any other token can be copied. So their weight of 1 is a
+    `denoising_weight` of about `mlm_probability`.
 
     In training both come from one pass over the masked input, in which a masked token
     is left as it was only if a random one happens to be the same. In an evaluation the
