@@ -46,7 +46,7 @@ from nystromformer.factors import nystrom_rows
 from nystromformer.run_files import BEST_FOLDER, RESULT_FILE
 from nystromformer.training.checkpoint import delete_steps, load_weights
 from nystromformer.training.data import Batch
-from nystromformer.training.loop import open_run, train
+from nystromformer.training.loop import compile_step, open_run, train
 from nystromformer.training.objective import Sums, label_sums
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import Programs, split_weights
@@ -501,6 +501,7 @@ def _train_and_test(
     )
     print("compiling the training step…", flush=True)
     run = open_run(programs, train_config, splits, workdir, data_sha256=sha256)
+    compile_step([run])
     write_json(workdir / CONFIG_FILE, config)
     with cli.StopFlag() as stop:
         outcome = train(run, should_stop=lambda: stop.signum or 0)

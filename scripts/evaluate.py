@@ -1,6 +1,6 @@
 """Evaluates the best weights of a run on one of its splits.
 
-    python scripts/evaluate.py --workdir=DIR --split=test
+python scripts/evaluate.py --workdir=DIR --split=test
 """
 
 import start

@@ -117,7 +117,10 @@ def read_csv(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
     """Yields the columns of each line that is not blank."""
     csv.field_size_limit(sys.maxsize)  # A text may be long.
     reader = csv.DictReader(io.StringIO(content, newline=""), strict=True)
-    missing = set(columns) - set(reader.fieldnames or ())
+    try:
+        missing = set(columns) - set(reader.fieldnames or ())
+    except csv.Error as error:
+        raise DataError(f"{name_input()}, line 1: {error}") from None
     if missing:
         raise DataError(
             f"{name_input()} has no column {', '.join(sorted(missing))}: its first "

@@ -104,6 +104,7 @@ def test_predict_takes_columns_and_kinds_by_flags(
             "line 1 is no JSON object with a text under the key 'text'",
         ),
         ("a.csv", 'text\n"[MAX\n', "line 2: unexpected end of data"),
+        ("a.csv", '"text\n[MAX\n', "line 1: unexpected end of data"),
     ],
 )
 def test_predict_refuses_what_is_no_text_of_the_task(

@@ -34,6 +34,8 @@ MAX_CACHE_BYTES = 2**30
 USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
 # --config.group.key=value and its other forms: negation, key, value.
 CHANGE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
+# A word behind a change that is its value: a negative number, or anything but a flag.
+VALUE = re.compile(r"-\.?\d|[^-]|$")
 flags.disclaim_key_flags()  # --help lists the flags below with the script's own
 
 
@@ -112,7 +114,7 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         is_negated, key, value = change.groups()
         if value is None and is_negated:
             value = "false"
-        elif value is None and waiting and not waiting[0].startswith("-"):
+        elif value is None and waiting and VALUE.match(waiting[0]):
             value = waiting.pop(0)
         elif value is None:
             value = "true"

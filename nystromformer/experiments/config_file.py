@@ -40,7 +40,11 @@ from nystromformer.run_files import (
 
 FOLDERS_OF_DATA = ("data_dir", "source_dir")
 # Settings that may change while a run is stopped.
-NOT_COMPARED = SETTINGS_WITHOUT_EFFECT | {"task.source_dir", "preset"}
+NOT_COMPARED = SETTINGS_WITHOUT_EFFECT | {
+    "task.source_dir",
+    "preset",
+    "train.position_repeats",  # It matters only where a run begins.
+}
 # Paths that are compared by their last part: the rest may have moved.
 COMPARED_BY_NAME = ("train.init_from", "task.tokenizer")
 
@@ -208,7 +212,7 @@ def _find_configs(folder: Path) -> list[Path]:
     ]
 
 
-def _check_attention_name(file: str, name: str) -> None:
+def _check_attention_name(file: str, name: str | None) -> None:
     """Raises ConfigError if a flag names a different attention than the file.
 
     The options would be those of the file's attention.
@@ -217,9 +221,10 @@ def _check_attention_name(file: str, name: str) -> None:
     if name != own_name:
         path, _, words = file.partition(":")
         presets = [word for word in words.split(",") if word and word not in ATTENTIONS]
+        other_words = ",".join([f"{name}", *presets])
         raise ConfigError(
             f"config.attention.name={name} keeps the options of {own_name}: name the "
-            f"attention behind the colon, --config={path}:{','.join([name, *presets])}"
+            f"attention behind the colon, --config={path}:{other_words}"
         )
 
 

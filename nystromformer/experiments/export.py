@@ -7,6 +7,7 @@ from etils import epath
 from tokenizers import Tokenizer, processors
 
 from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary
+from lra_tasks.tables import join_names
 from nystromformer.errors import ConfigError, PretrainedError
 from nystromformer.experiments import markdown
 from nystromformer.experiments.experiment import make_encoder_config
@@ -50,6 +51,7 @@ def export_run(run: TrainedRun, folder: epath.Path, out: Path, layout: str) -> N
     """
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"--out={out} holds files: name a new or empty folder")
+    make_card(run, use="")  # What a result lacks shows before anything is written.
     tokenizer_file = folder / TOKENIZER_FILE
     if layout == OWN_FORMAT:
         use = _write_own(run, out)
@@ -136,7 +138,7 @@ def make_card(run: TrainedRun, use: str) -> str:
         f"- Weights: sha256 {weights_sha256(run.weights)}",
     ]
     if _is_classifier(run):
-        names = markdown.escape(", ".join(task.class_names))
+        names = markdown.escape(join_names(task.class_names))
         facts.append(f"- Classes: {names}")
     if config.load:
         facts.append(f"- Modules that it needs: {', '.join(config.load)}")

@@ -28,7 +28,13 @@ from nystromformer.experiments.config_file import (
     read_result,
 )
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.run_files import CONFIG_FILE, LOCK_FILE, RESULT_FILE, format_metric
+from nystromformer.run_files import (
+    CONFIG_FILE,
+    LOCK_FILE,
+    RESULT_FILE,
+    WEIGHTS_FILE,
+    format_metric,
+)
 from nystromformer.training.checkpoint import delete_steps, saved_steps, weights_sha256
 from nystromformer.training.devices import (
     DATA,
@@ -371,6 +377,10 @@ def check_workdir(workdir: epath.Path, config: Config) -> None:
         return
 
     check_path(workdir)
+    if (workdir / WEIGHTS_FILE).exists():
+        raise ConfigError(
+            f"{workdir} holds a model that was exported: name another workdir"
+        )
     saved_config = read_config(workdir)
     saved_settings = compared_settings(saved_config.to_mapping())
     settings = compared_settings(config.to_mapping())

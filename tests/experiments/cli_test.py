@@ -92,6 +92,7 @@ def test_a_command_begins_with_its_own_package_and_ctrl_c_without_traceback(
         ("-config.train.seed 3 a", "a", {"train.seed": "3"}),
         ("--config.a.b --config.a.c=d=e", "", {"a.b": "true", "a.c": "d=e"}),
         ("--noconfig.a.b c", "c", {"a.b": "false"}),
+        ("--config.a.b -0.1 --config.a.c -x", "-x", {"a.b": "-0.1", "a.c": "true"}),
         (
             "a --config=b.py:c --d=e --config_x",
             "a --config=b.py:c --d=e --config_x",

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.export import export_run
+from nystromformer.experiments.run import check_workdir
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.training.step import leaves_by_name
 from tests.commands import refused
@@ -31,6 +32,12 @@ def exported(commands, workdir, tmp_path_factory):
     done = commands.run("export.py", f"--workdir={workdir}", f"--out={out}")
     assert done.returncode == 0, done.stderr
     return out
+
+
+def test_no_run_trains_in_an_exported_folder(exported):
+    config = load_run(exported).config
+    with pytest.raises(ConfigError, match="holds a model that was exported"):
+        check_workdir(epath.Path(exported), config)
 
 
 def test_an_exported_run_is_the_run(workdir, exported):

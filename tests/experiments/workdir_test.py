@@ -56,6 +56,7 @@ FREE_KEYS = {
     "task.source_dir",
     "train.log_every",
     "train.checkpoint_every",
+    "train.position_repeats",
 }
 
 

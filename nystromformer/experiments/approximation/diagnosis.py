@@ -1,8 +1,8 @@
 """Which heads of a model can be approximated, with how many landmarks, and why not.
 
-    diagnosis = nystromformer.diagnose(query, key, value, mask)
-    print(diagnosis.advice)
-    diagnosis.write("diagnosis")
+diagnosis = nystromformer.diagnose(query, key, value, mask)
+print(diagnosis.advice)
+diagnosis.write("diagnosis")
 """
 
 from collections.abc import Sequence
