@@ -35,7 +35,8 @@ def test_the_table_the_config_and_the_tasks_name_the_same_augmentations():
     switches = {field.name for field in fields if field.type is bool}
     task_augmentations = set()
     for name in TASKS:
-        task_augmentations.update(task_class(name).augmentations)
+        if name != "pictures":  # Its own depend on its pictures.
+            task_augmentations.update(task_class(name).augmentations)
     assert set(AUGMENTATIONS) == switches == task_augmentations
 
 
