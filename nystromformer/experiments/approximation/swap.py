@@ -245,10 +245,15 @@ def measure_swaps(
     progress = tqdm(total=num_measurements, disable=None)
     rows = []
 
+    # One layer is also the best one, and the best of all are all.
+    @functools.cache
+    def sums_of(kind: str, landmarks: tuple[int, ...]) -> dict[str, ExampleSums]:
+        return meters[kind].measure(examples, landmarks)
+
     def measure(group: str, count: int, layers: Sequence[int], kind: str) -> float:
         """Adds a row, and returns the objective's loss."""
         landmarks = [count if layer in layers else EXACT for layer in range(num_layers)]
-        swapped = meters[kind].measure(examples, landmarks)
+        swapped = sums_of(kind, tuple(landmarks))
         difference = _difference(objective, swapped, exact)
         rows.append(
             {
@@ -296,9 +301,10 @@ def measure_swaps(
 
 
 def _best_floor(run: TrainedRun) -> float | None:
-    """The highest floor of the run's metric; None if it has none."""
-    floors = run.result["floors"] if run.result else {}
-    return max(floors.values(), default=None)
+    """The highest floor of the run's metric; None if it has none, as a loss has."""
+    if run.result is None or not run.experiment.objective.higher_is_better:
+        return None
+    return max(run.result["floors"].values(), default=None)
 
 
 def _draw_examples(
