@@ -74,7 +74,7 @@ def _iterate(
     kernel = functools.partial(
         _iterate_kernel, step=_with_precision(step, interpret), num_iters=num_iters
     )
-    return _call(kernel, [a, z_0], [a.shape], interpret)[0]
+    return _run_kernel(kernel, [a, z_0], [a.shape], interpret)[0]
 
 
 def _iterate_forward(
@@ -111,9 +111,9 @@ def _pull_back(
     """
     step = _with_precision(step, interpret)
     kernel = functools.partial(_all_iterates_kernel, step=step)
-    (iterates,) = _call(kernel, [a, z_0], [(num_iters, *a.shape)], interpret)
+    (iterates,) = _run_kernel(kernel, [a, z_0], [(num_iters, *a.shape)], interpret)
     kernel = functools.partial(_pull_back_kernel, step=step)
-    gradient_a, gradient_z_0 = _call(
+    gradient_a, gradient_z_0 = _run_kernel(
         kernel, [a, gradient, iterates], [a.shape, a.shape], interpret
     )
     return gradient_a, gradient_z_0
@@ -195,7 +195,7 @@ def _with_precision(step: Step, interpret: bool) -> Callable[..., jax.Array]:
     return lambda a, z: step(a, z, precision)
 
 
-def _call(
+def _run_kernel(
     kernel: Callable[..., None],
     inputs: list[jax.Array],
     out_shapes: list[tuple[int, ...]],
