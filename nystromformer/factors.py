@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.landmarks import LANDMARKS, random_positions
-from nystromformer.masks import find_query_mask, zero_masked
+from nystromformer.masks import FewTokens, find_query_mask, zero_masked
 from nystromformer.nystrom import (
     choose_landmarks,
     find_few_tokens,
@@ -123,6 +123,9 @@ def nystrom_factors(
       sum to 1, nor its entries be positive; columns of excluded keys are 0, unless
       all keys are excluded.
     """
+    if num_landmarks >= min(len(query), len(key)):
+        return _exact_factors(query, key, mask, num_landmarks)
+
     f, a, b = nystrom_kernels(
         query,
         key,
@@ -133,21 +136,9 @@ def nystrom_factors(
         landmarks=landmarks,
         landmark_seed=landmark_seed,
     )
-    num_queries = query.shape[0]
-    length = key.shape[0]
-    has_exact_rows = num_queries <= num_landmarks < length
-    if has_exact_rows:
-        # Attention is exact, and its T rows make B.
-        pad_widths = ((0, num_landmarks - num_queries), (0, 0))
-        b = jnp.pad(softmax_matrix(query, key, mask), pad_widths)
-        f = jnp.eye(num_queries, num_landmarks, dtype=f.dtype)
-        return f, jnp.eye(num_landmarks, dtype=a.dtype), b
-
     z = PINVS[pinv](a, num_pinv_iters)
-    if num_landmarks >= length:
-        # Attention is exact here, too, whatever the padding.
-        landmark_padding = "mask"
-        mask = jnp.ones(length, bool) if mask is None else mask
+
+    # With n ≤ M valid tokens each of them is a landmark, and the product is exact.
     query_mask, is_self_attention = _find_query_mask(query_mask, mask, query, key)
     few_keys, few_queries = find_few_tokens(
         mask,
@@ -157,20 +148,51 @@ def nystrom_factors(
         landmark_padding=landmark_padding,
     )
     z = identity_if_few(z, few_keys, few_queries)
-    has_few_keys = jnp.array(False)
-    if few_keys is not None:
-        # Column i of F holds the weights of the key that landmark i is, and row i of B
-        # is 1 at its position.
-        has_few_keys = few_keys.holds()
-        is_key = few_keys.positions()[:, None] == jnp.arange(length)[None]  # [M, S]
-        b = jnp.where(has_few_keys, is_key.astype(b.dtype), b)
-    if few_queries is not None:
-        # Row i of B is the exact row of the query that landmark i is.
-        numbers = few_queries.numbers()
-        is_landmark = numbers[:, None] == jnp.arange(num_landmarks)[None]  # [T, M]
-        is_exact = few_queries.mask & few_queries.holds() & ~has_few_keys
-        f = jnp.where(is_exact[:, None], is_landmark.astype(f.dtype), f)
+    b = _own_positions_if_few(b, few_keys)
+    f = _own_landmarks_if_few(f, few_queries, few_keys)
     return f, z, b
+
+
+def _exact_factors(
+    query: jax.Array, key: jax.Array, mask: jax.Array | None, num_landmarks: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """F, Z and B for M ≥ T or M ≥ S: one is the exact matrix, the others identities."""
+    matrix = softmax_matrix(query, key, mask)
+    num_queries, num_keys = matrix.shape
+    identity = jnp.eye(num_landmarks, dtype=matrix.dtype)
+    if num_landmarks >= num_keys:
+        f = jnp.pad(matrix, ((0, 0), (0, num_landmarks - num_keys)))
+        return f, identity, identity[:, :num_keys]
+    b = jnp.pad(matrix, ((0, num_landmarks - num_queries), (0, 0)))
+    return identity[:num_queries], identity, b
+
+
+def _own_positions_if_few(b: jax.Array, few_keys: FewTokens | None) -> jax.Array:
+    """B [M, S]; where each landmark is a key, its row is 1 at the key's position.
+
+    Column i of F then holds the weights of the key that landmark i is.
+    """
+    if few_keys is None:
+        return b
+    is_own_position = few_keys.positions()[:, None] == jnp.arange(b.shape[1])[None]
+    return jnp.where(few_keys.holds(), is_own_position.astype(b.dtype), b)
+
+
+def _own_landmarks_if_few(
+    f: jax.Array, few_queries: FewTokens | None, few_keys: FewTokens | None
+) -> jax.Array:
+    """F [T, M]; where each landmark is a query, that query's row is 1 at the landmark.
+
+    Row i of B is then the exact row of the query that landmark i is, unless keys are
+    few as well, when the product is exact without this.
+    """
+    if few_queries is None:
+        return f
+    is_own_landmark = few_queries.numbers()[:, None] == jnp.arange(f.shape[1])[None]
+    is_exact = few_queries.mask & few_queries.holds()
+    if few_keys is not None:
+        is_exact &= ~few_keys.holds()
+    return jnp.where(is_exact[:, None], is_own_landmark.astype(f.dtype), f)
 
 
 def _find_query_mask(

@@ -1,7 +1,12 @@
 """Masks of keys and of queries: their checks, what they leave out, and few tokens.
 
-A mask is boolean, True = valid. The checks are made once, where a user calls an
-attention; the rest holds for one sequence, or for a batch.
+A mask is boolean, True = valid. Its way through `nystrom_attention`:
+
+    attention/base.py    `check_key_mask` makes it [B, S], `find_query_mask` says for
+                         which queries it holds too, and `zero_padding` writes zeros
+    nystrom.py           landmarks are means of valid tokens, and a landmark without
+                         any does not exist; few valid tokens are `FewTokens`
+    dot_product.py       `attend` gives the keys that it excludes no weight
 
 Letters: B batch, T query length, S key length, L length, C blocks, M landmarks,
 n valid tokens.

@@ -74,16 +74,16 @@ def _iterate(
     kernel = functools.partial(
         _iterate_kernel, step=_with_precision(step, interpret), num_iters=num_iters
     )
-    return _call(kernel, [a, z_0], [a.shape], interpret)[0]
+    return _run_kernel(kernel, [a, z_0], [a.shape], interpret)[0]
 
 
-def _iterate_fwd(
+def _iterate_forward(
     a: jax.Array, z_0: jax.Array, step: Step, num_iters: int, interpret: bool
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return _iterate(a, z_0, step, num_iters, interpret), (a, z_0)
 
 
-def _iterate_bwd(
+def _iterate_backward(
     step: Step,
     num_iters: int,
     interpret: bool,
@@ -93,7 +93,7 @@ def _iterate_bwd(
     return _pull_back(*residuals, gradient, step, num_iters, interpret)
 
 
-_iterate.defvjp(_iterate_fwd, _iterate_bwd)
+_iterate.defvjp(_iterate_forward, _iterate_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
@@ -111,15 +111,15 @@ def _pull_back(
     """
     step = _with_precision(step, interpret)
     kernel = functools.partial(_all_iterates_kernel, step=step)
-    (iterates,) = _call(kernel, [a, z_0], [(num_iters, *a.shape)], interpret)
+    (iterates,) = _run_kernel(kernel, [a, z_0], [(num_iters, *a.shape)], interpret)
     kernel = functools.partial(_pull_back_kernel, step=step)
-    gradient_a, gradient_z_0 = _call(
+    gradient_a, gradient_z_0 = _run_kernel(
         kernel, [a, gradient, iterates], [a.shape, a.shape], interpret
     )
     return gradient_a, gradient_z_0
 
 
-def _pull_back_fwd(
+def _pull_back_forward(
     a: jax.Array,
     z_0: jax.Array,
     gradient: jax.Array,
@@ -131,7 +131,7 @@ def _pull_back_fwd(
     return out, (a, z_0, gradient)
 
 
-def _pull_back_bwd(
+def _pull_back_backward(
     step: Step, num_iters: int, interpret: bool, residuals: Any, gradients: Any
 ) -> Any:
     def pull_back_by_xla(a: jax.Array, z_0: jax.Array, gradient: jax.Array) -> Any:
@@ -145,7 +145,7 @@ def _pull_back_bwd(
     return jax.vjp(pull_back_by_xla, *residuals)[1](gradients)
 
 
-_pull_back.defvjp(_pull_back_fwd, _pull_back_bwd)
+_pull_back.defvjp(_pull_back_forward, _pull_back_backward)
 
 
 def _iterate_kernel(a_ref: Any, z_0_ref: Any, z_ref: Any, *, step: Any, num_iters: int):
@@ -195,7 +195,7 @@ def _with_precision(step: Step, interpret: bool) -> Callable[..., jax.Array]:
     return lambda a, z: step(a, z, precision)
 
 
-def _call(
+def _run_kernel(
     kernel: Callable[..., None],
     inputs: list[jax.Array],
     out_shapes: list[tuple[int, ...]],

@@ -276,6 +276,8 @@ def nystrom_attention(
     }
     NystromAttention.check_options(options)
     check_shapes(query, key, value)
+    # An object of the class, so that the function shares all checks with it. The call
+    # below compiles one program for equal options and shapes, and keeps it.
     attention = NystromAttention(
         num_heads=query.shape[2],
         head_dim=query.shape[-1],
