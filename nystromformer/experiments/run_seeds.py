@@ -160,7 +160,7 @@ def _train(experiments: Sequence[Experiment], workdirs: Sequence[epath.Path]) ->
 
 
 def _describe_steps(workdirs: Sequence[epath.Path]) -> str:
-    """Says which checkpoints runs have, as in "runs/0 has 20 and 40, runs/1 has none"."""
+    """Says which checkpoints runs have, as in "0 has 20 and 40, 1 has none"."""
     folders = []
     for workdir in workdirs:
         steps = " and ".join(str(step) for step in reversed(saved_steps(workdir)))

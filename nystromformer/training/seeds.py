@@ -46,8 +46,9 @@ from nystromformer.training_config import TrainConfig
 def find_common_step(workdirs: Sequence[epath.PathLike]) -> int | None:
     """Finds the last step from which the runs in these folders can all go on.
 
-    A run without a checkpoint is at step 0. So is one that has saved this step: those
-    that begin together do, and those that begin alone do not.
+    A run without a checkpoint begins at step 0, and runs that begin together save this
+    step. One that has begun alone does not, so that a new one cannot make it begin
+    again.
 
     Returns:
       The step; None if there is no such step.
@@ -177,8 +178,8 @@ def train_seeds(
     with contextlib.ExitStack() as writers:
         for seed in seeds:
             writers.enter_context(contextlib.closing(seed.writer))
-        # A kill may come when some seeds have saved their next checkpoint, and others
-        # have not. Then all go on from this one.
+        # A kill may come when only some seeds have saved their next checkpoint. Then
+        # all begin again, from this one.
         for seed in seeds:
             if not saved_steps(seed.run.workdir):
                 save(seed.run)
