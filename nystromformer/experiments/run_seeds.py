@@ -26,6 +26,7 @@ from nystromformer.experiments.run import (
     write_result,
 )
 from nystromformer.run_files import FAILURE_FILE
+from nystromformer.training.checkpoint import saved_steps
 from nystromformer.training.loop import Run, compile_step
 from nystromformer.training.seeds import find_common_step, open_runs, train_seeds
 
@@ -106,15 +107,16 @@ def _train(experiments: Sequence[Experiment], workdirs: Sequence[epath.Path]) ->
         )
     step = find_common_step(workdirs)
     if step is None:
-        folders = ", ".join(str(workdir) for workdir in workdirs)
         raise ConfigError(
-            f"the runs in {folders} have no checkpoint of one step, from which they "
-            "could go on together: train each of them by itself"
+            "these runs have no checkpoint of one step, from which they could go on "
+            f"together: {_describe_steps(workdirs)}; train each by itself, or delete "
+            "all these folders to begin again"
         )
 
     seeds = [experiment.config.train.seed for experiment in experiments]
     print(format_config(experiments[0].config))
-    splits, first_weights = load_data(experiments[0], is_new=step == 0)
+    is_new = not all(saved_steps(workdir) for workdir in workdirs)
+    splits, first_weights = load_data(experiments[0], is_new=is_new)
     for experiment in experiments:
         experiment.task = experiments[0].task  # it may have learnt its vocabulary
     num_examples = splits["train"].num_examples
@@ -155,6 +157,15 @@ def _train(experiments: Sequence[Experiment], workdirs: Sequence[epath.Path]) ->
         print(summarize(result))
     if failures:
         raise NotFiniteError("; ".join(failures))
+
+
+def _describe_steps(workdirs: Sequence[epath.Path]) -> str:
+    """Says which checkpoints runs have, as in "0 has 20 and 40, 1 has none"."""
+    folders = []
+    for workdir in workdirs:
+        steps = " and ".join(str(step) for step in reversed(saved_steps(workdir)))
+        folders.append(f"{workdir} has {steps or 'none'}")
+    return ", ".join(folders)
 
 
 def _write_failure(run: Run, error: NotFiniteError) -> None:

@@ -363,13 +363,18 @@ def save_if_due(run: Run, is_stopping: bool) -> None:
     """Saves a checkpoint where one is due, or the run is about to stop."""
     is_saved = run.step == run.saved_step
     if not is_saved and (is_stopping or _is_due(run, run.config.checkpoint_every)):
-        checkpoint.save_step(
-            run.workdir,
-            run.step,
-            state=(run.state, run.best),
-            meta=dataclasses.asdict(run.record),
-        )
-        run.saved_step = run.step
+        save(run)
+
+
+def save(run: Run) -> None:
+    """Saves a checkpoint of a run as it is now."""
+    checkpoint.save_step(
+        run.workdir,
+        run.step,
+        state=(run.state, run.best),
+        meta=dataclasses.asdict(run.record),
+    )
+    run.saved_step = run.step
 
 
 def _is_due(run: Run, interval: int) -> bool:

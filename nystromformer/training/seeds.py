@@ -34,6 +34,7 @@ from nystromformer.training.loop import (
     next_num_steps,
     open_run,
     open_writer,
+    save,
     save_if_due,
     validate,
 )
@@ -45,17 +46,14 @@ from nystromformer.training_config import TrainConfig
 def find_common_step(workdirs: Sequence[epath.PathLike]) -> int | None:
     """Finds the last step from which the runs in these folders can all go on.
 
+    A run without a checkpoint begins at step 0, and runs that begin together save this
+    step. One that has begun alone does not, so that a new one cannot make it begin
+    again.
+
     Returns:
-      The step, 0 where they begin; None if there is no such step.
+      The step; None if there is no such step.
     """
-    possible_steps = []
-    for workdir in workdirs:
-        steps = set(saved_steps(workdir))
-        # A kill may have come when only some of the runs had saved their first
-        # checkpoint. Then all begin again.
-        if len(steps) < 2:
-            steps.add(0)
-        possible_steps.append(steps)
+    possible_steps = [set(saved_steps(workdir)) or {0} for workdir in workdirs]
     return max(set.intersection(*possible_steps), default=None)
 
 
@@ -81,6 +79,7 @@ def open_runs(
       ConfigError, CheckpointError: as in `open_run`.
       CheckpointError: the runs cannot go on from one step.
     """
+    common_step = find_common_step(workdirs)
     runs = []
     for config, workdir, run_settings in zip(configs, workdirs, settings, strict=True):
         run = open_run(
@@ -89,7 +88,7 @@ def open_runs(
             splits,
             workdir,
             settings=run_settings,
-            max_step=find_common_step(workdirs),
+            max_step=common_step,
             **options,
         )
         train_split = _with_own_prefetch(run.splits["train"])
@@ -101,6 +100,13 @@ def open_runs(
             "a checkpoint is damaged, and the runs cannot go on from one step: train "
             f"each of them by itself once ({steps})"
         )
+    for run in runs:
+        newest_step = max(saved_steps(run.workdir), default=0)
+        if newest_step > run.step:
+            say(
+                f"{run.workdir} goes back from step {newest_step} to {run.step}, the "
+                "last that all of these seeds have saved"
+            )
     return runs
 
 
@@ -172,6 +178,11 @@ def train_seeds(
     with contextlib.ExitStack() as writers:
         for seed in seeds:
             writers.enter_context(contextlib.closing(seed.writer))
+        # A kill may come when only some seeds have saved their next checkpoint. Then
+        # all begin again, from this one.
+        for seed in seeds:
+            if not saved_steps(seed.run.workdir):
+                save(seed.run)
         _take_steps(seeds, should_stop)
         for seed in _unstopped(seeds):
             with seed.stopping_at_nan():

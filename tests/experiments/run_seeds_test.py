@@ -90,7 +90,7 @@ def test_train_seeds_leaves_out_what_is_finished(commands, together):
 def test_train_seeds_killed_go_on_to_the_same_bits(commands, together, tmp_path):
     args = together_args(commands, tmp_path)
     process = commands.start("train.py", *args)
-    while not saved_steps(tmp_path / "1"):
+    while not any(saved_steps(tmp_path / "1")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
@@ -166,12 +166,12 @@ def test_run_seeds_refuses_before_it_loads(
             run_seeds(experiments, workdirs)
     assert not list(tmp_path.iterdir())
 
-    for step in ("20", "40"):
-        (workdirs[1] / "checkpoints" / step).mkdir(parents=True)
+    (workdirs[1] / "checkpoints" / "20").mkdir(parents=True)
     (workdirs[1] / "config.json").write_text(
         json.dumps(experiments[1].config.to_mapping())
     )
-    with pytest.raises(ConfigError, match="have no checkpoint of one step"):
+    message = f"together: {workdirs[0]} has none, {workdirs[1]} has 20; train each by"
+    with pytest.raises(ConfigError, match=message):
         run_seeds(experiments, workdirs)
 
 

@@ -124,9 +124,18 @@ class KilledError(Exception):
     """Stands for a SIGKILL, after which a run writes nothing more."""
 
 
-@pytest.mark.parametrize(("num_saved", "common_step"), [(2, 0), (8, 24)])
+@pytest.mark.parametrize(
+    ("num_saved", "newest_step", "common_step"), [(5, 12, 0), (11, 36, 24)]
+)
 def test_seeds_killed_between_their_checkpoints_go_on_from_the_last_of_all(
-    open_seeds, together, tmp_path, monkeypatch, num_saved, common_step
+    open_seeds,
+    together,
+    tmp_path,
+    monkeypatch,
+    capsys,
+    num_saved,
+    newest_step,
+    common_step,
 ):
     save_step = loop.checkpoint.save_step
     calls = []
@@ -144,20 +153,33 @@ def test_seeds_killed_between_their_checkpoints_go_on_from_the_last_of_all(
             train_seeds(runs)
     resumed = open_seeds(tmp_path)
     assert {run.step for run in resumed} == {common_step}
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "goes back" in line] == [
+        f"{tmp_path}/{seed} goes back from step {newest_step} to {common_step}, the "
+        "last that all of these seeds have saved"
+        for seed in SEEDS[:2]
+    ]
     assert_same_bits(tmp_path, train_seeds(resumed), together)
 
 
 def test_find_common_step_knows_runs_that_have_not_begun_together(tmp_path):
-    saved = {"a": (20, 40), "b": (40, 53), "c": (20,), "d": (), "e": (60, 80)}
+    saved = {
+        **{"new": (), "begun": (0,), "killed": (0, 20)},
+        **{"alone": (20,), "a": (20, 40), "b": (40, 53), "c": (60, 80)},
+    }
     for name, steps in saved.items():
         for step in steps:
             (tmp_path / name / "checkpoints" / str(step)).mkdir(parents=True)
-    folders = {name: tmp_path / name for name in saved}
-    assert find_common_step([folders["a"], folders["b"]]) == 40
-    assert find_common_step([folders["a"], folders["c"]]) == 20
-    assert find_common_step([folders["c"], folders["d"]]) == 0
-    assert find_common_step([folders["d"], folders["a"]]) is None
-    assert find_common_step([folders["a"], folders["e"]]) is None
+
+    def common_step(*names):
+        return find_common_step([tmp_path / name for name in names])
+
+    assert common_step("new", "begun", "killed") == 0
+    assert common_step("killed", "alone", "a") == 20
+    assert common_step("a", "b") == 40
+    assert common_step("alone", "new") is None
+    assert common_step("a", "new") is None
+    assert common_step("a", "c") is None
 
 
 @pytest.mark.slow
@@ -197,7 +219,7 @@ def test_seeds_go_on_without_one_that_meets_a_nan(
     assert failed == [(SEEDS[1], outcomes[1])]
     line = f"seed {SEEDS[1]}: stopped, the others go on: {message}"
     assert line in capsys.readouterr().out
-    assert saved_steps(runs[1].workdir) == [12]
+    assert saved_steps(runs[1].workdir) == [12, 0]
     for i in (0, 2):
         assert_close_rows(numbers(outcomes[i]), numbers(together.outcomes[i]))
 
