@@ -24,6 +24,11 @@ def write_text(path: epath.PathLike, text: str) -> None:
     temporary.replace(path)
 
 
+def write_json(path: epath.PathLike, content: Any) -> None:
+    """Writes a JSON file, whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
 def say(line: str) -> None:
     """Prints a line, at once and without disturbing a progress bar."""
     tqdm.write(line, file=sys.stdout)

@@ -10,8 +10,8 @@ from safetensors.numpy import load_file, save_file
 
 from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.export import export_run
-from nystromformer.experiments.run import check_workdir
 from nystromformer.experiments.trained_run import load_run
+from nystromformer.experiments.workdir import check_workdir
 from nystromformer.training.step import leaves_by_name
 from tests.commands import refused
 from tests.small import result_of, untrained

@@ -6,8 +6,10 @@ from etils import epath
 from lra_tasks.errors import DataError
 from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.run import is_locked, run_training, write_json
+from nystromformer.experiments.run import run_training
+from nystromformer.experiments.workdir import is_locked
 from nystromformer.training.checkpoint import save_weights
+from nystromformer.training.output import write_json
 from nystromformer.training.step import Programs
 from tests.small import make_config, stopped_at_once, untrained
 

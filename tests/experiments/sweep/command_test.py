@@ -8,8 +8,9 @@ import time
 import pytest
 from etils import epath
 
-from nystromformer.experiments.run import lock_workdir, write_json
 from nystromformer.experiments.sweep.points import make_points, write_plan
+from nystromformer.experiments.workdir import lock_workdir
+from nystromformer.training.output import write_json
 from tests.commands import ROOT, refused
 from tests.small import SMALL, make_config
 
