@@ -36,7 +36,7 @@ from nystromformer.training.checkpoint import (
     weights_sha256,
 )
 from nystromformer.training.data import HostSplit
-from nystromformer.training.loop import evaluate
+from nystromformer.training.evaluate import evaluate
 from nystromformer.training.step import Weights
 from nystromformer.validation import check_range
 
