@@ -100,9 +100,9 @@ def _train(
 
     with StopFlag() as stop:
         outcome = train(run, should_stop=lambda: stop.signum or 0)
-    return write_result(
-        experiment, splits, run, outcome=outcome, mesh=mesh, made_by=made_by
-    )
+        return write_result(
+            experiment, splits, run, outcome=outcome, mesh=mesh, made_by=made_by
+        )
 
 
 class FirstWeights(NamedTuple):
