@@ -225,8 +225,6 @@ def run_locally(
                 progress.show(names, at_once=has_ended)
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
-        if running:
-            say("stopping, once the runs have saved")
         for job in running:
             job.process.terminate()
         for job in running:
