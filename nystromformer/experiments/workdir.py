@@ -28,6 +28,7 @@ from nystromformer.run_files import (
     WEIGHTS_SHA256,
 )
 from nystromformer.training.devices import is_host_0
+from nystromformer.validation import is_in_bucket
 
 # A sweep, a shell or SLURM may write these before the run begins.
 FILES_BEFORE_A_RUN = {LOCK_FILE}
@@ -224,8 +225,7 @@ def lock_workdir(workdir: epath.Path) -> Iterator[None]:
     Raises:
       ConfigError: if another process has the lock, or the folder cannot be written.
     """
-    is_bucket = "://" in str(workdir)
-    if is_bucket or not is_host_0():
+    if is_in_bucket(workdir) or not is_host_0():
         yield
         return
 

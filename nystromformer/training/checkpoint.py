@@ -25,6 +25,7 @@ from nystromformer.training.devices import (
     is_random_key,
 )
 from nystromformer.training.step import leaves_by_name
+from nystromformer.validation import is_in_bucket
 
 FOLDER = "checkpoints"
 Tree = TypeVar("Tree")
@@ -229,8 +230,7 @@ def _shapes(tree: Any) -> list[tuple[int, ...]]:
 
 def _absolute(folder: epath.PathLike) -> epath.Path:
     """The folder as orbax wants it; an address in a bucket is one already."""
-    is_in_bucket = "://" in str(folder)
-    return epath.Path(folder if is_in_bucket else os.path.abspath(folder))
+    return epath.Path(folder if is_in_bucket(folder) else os.path.abspath(folder))
 
 
 def _sha256(weights: Any, meta: Any) -> str:
