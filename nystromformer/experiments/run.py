@@ -100,6 +100,7 @@ def _train(
 
     with StopFlag() as stop:
         outcome = train(run, should_stop=lambda: stop.signum or 0)
+        # A signal that comes after the test stops nothing: the result is written, too.
         return write_result(
             experiment, splits, run, outcome=outcome, mesh=mesh, made_by=made_by
         )
