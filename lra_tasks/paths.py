@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from lra_tasks.errors import DataError
+from nystromformer.validation import is_in_bucket
 
 PathLike = str | os.PathLike[str]
 
@@ -14,7 +15,7 @@ def local_path(path: PathLike) -> Path:
     Raises:
       DataError: for the url of a bucket, such as gs://data.
     """
-    if "://" in str(path):
+    if is_in_bucket(path):
         raise DataError(f"{path} is not a local or mounted folder; name one")
     return Path(path).expanduser().absolute()
 

@@ -1,4 +1,4 @@
-"""Checks of options (type, range, choices) and of classes that are registered.
+"""Checks of options (type, range, choices), registered classes and paths.
 
 Tasks use them, too, and so they need nothing but Python.
 """
@@ -69,6 +69,11 @@ def _is_of_type(value: object, annotation: Any) -> bool:
     if kind in (list, tuple):  # JSON has no tuples: a list stands for one.
         return isinstance(value, list | tuple)
     return isinstance(value, kind)
+
+
+def is_in_bucket(path: object) -> bool:
+    """Returns whether a path is the address of a bucket, as in gs://BUCKET/RUN."""
+    return "://" in str(path)
 
 
 def is_same_class(first: type, second: type) -> bool:

@@ -33,7 +33,7 @@ from nystromformer.errors import ConfigError, PretrainedError
 from nystromformer.experiments import cli
 from nystromformer.experiments.experiment import Experiment, build_experiment
 from nystromformer.experiments.objectives import CLS_POOLERS
-from nystromformer.experiments.run import check_new, write_json
+from nystromformer.experiments.workdir import check_new
 from nystromformer.huggingface import load_pretrained
 from nystromformer.huggingface.files import read_class_names, read_config, read_layout
 from nystromformer.run_files import (
@@ -44,6 +44,7 @@ from nystromformer.run_files import (
 )
 from nystromformer.token_models import EncoderModel
 from nystromformer.training.checkpoint import save_weights, weights_sha256
+from nystromformer.training.output import write_json
 from nystromformer.training.step import split_weights
 
 # By the value of --head: the one of `load_pretrained`, the task and the objective.

@@ -38,7 +38,6 @@ from etils import epath
 from configs.plans import PLANS
 from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments import cli
-from nystromformer.experiments.run import check_workdir
 from nystromformer.experiments.sweep.launch import make_groups, run_locally
 from nystromformer.experiments.sweep.points import (
     Point,
@@ -60,6 +59,7 @@ from nystromformer.experiments.sweep.slurm import (
     slurm_scripts,
 )
 from nystromformer.experiments.transfer import check_source, follow_source
+from nystromformer.experiments.workdir import check_workdir
 from nystromformer.run_files import CONFIG_FILE, FAILURE_FILE
 from nystromformer.training.checkpoint import saved_steps
 

@@ -34,9 +34,11 @@ from absl import flags
 from etils import epath
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments import cli, run, run_seeds
+from nystromformer.experiments import cli
 from nystromformer.experiments.config_file import format_config, load_config
 from nystromformer.experiments.experiment import build_experiment
+from nystromformer.experiments.run import run_training, summarize
+from nystromformer.experiments.run_seeds import run_seeds
 from nystromformer.experiments.transfer import follow_source
 
 _CONFIG = flags.DEFINE_string("config", None, "FILE.py[:ATTENTION,PRESET]")
@@ -79,8 +81,8 @@ def main(changes: Mapping[str, str]) -> None:
         join_processes()
     cli.use_compilation_cache()
     experiment = build_experiment(follow_source(config, workdir))
-    result = run.run_training(experiment, workdir, _SHARDS.value)
-    print(run.summarize(result))
+    result = run_training(experiment, workdir, _SHARDS.value)
+    print(summarize(result))
 
 
 def train_together(changes: Mapping[str, str]) -> None:
@@ -112,7 +114,7 @@ def train_together(changes: Mapping[str, str]) -> None:
         seed_workdir = epath.Path(workdir.replace("{seed}", seed)).expanduser()
         experiments.append(build_experiment(follow_source(config, seed_workdir)))
         workdirs.append(seed_workdir)
-    run_seeds.run_seeds(experiments, workdirs)
+    run_seeds(experiments, workdirs)
 
 
 def join_processes() -> None:

@@ -153,6 +153,7 @@ def _end_before_steps(signum: int, frame: FrameType | None) -> NoReturn:
 class StopFlag:
     """While entered, the first signal sets `signum`; a second Ctrl-C ends at once.
 
+    A line on stderr answers the first signal, since saving may take a while.
     The handlers of before come back, but for that of `end_on_signals`.
     Only the main thread can handle signals: in any other one nothing sets `signum`.
     """
@@ -174,7 +175,15 @@ class StopFlag:
             signal.signal(signum, signal.SIG_DFL if is_too_late else handler)
 
     def _set(self, signum: int, frame: FrameType | None) -> None:
-        self.signum = self.signum or signum
+        if self.signum is None:
+            self.signum = signum
+            line = (
+                f"{Interrupted(signum)} as soon as all is saved; a second Ctrl-C ends "
+                "it at once"
+            )
+            # The signal may have come while Python writes to a stream, which would
+            # refuse another text. A progress bar may stand in the line.
+            os.write(2, f"\n{line}\n".encode())
         if signum == signal.SIGINT:
             signal.signal(signum, self._previous_handlers[signum])
 

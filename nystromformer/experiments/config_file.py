@@ -1,4 +1,4 @@
-"""The config of a run: from a config file and flags, or from the folder of a run.
+"""The config of a run, from a config file and flags.
 
 A command's --config names a file, with an attention and presets behind a colon, as in
 `configs/listops.py:nystrom,quick`. `load_config` runs the file's `get_config`, which
@@ -7,11 +7,8 @@ returns a ConfigDict with a value for each key: configs/defaults.py makes it. Ea
 the value asks. Of the ConfigDict `Config.from_mapping` makes a frozen `Config`, or
 says in one line which key or value cannot be. `build_experiment` checks the rest, for
 which it makes the task, the model and the objective.
-
-A run keeps its config in config.json, beside which its result.json stands in the end.
 """
 
-import json
 import re
 import sys
 import traceback
@@ -20,34 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
-from etils import epath
 from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import config_flags
 
 from lra_tasks.paths import local_path
-from lra_tasks.task import TASKS, default_options
-from nystromformer.attention import ATTENTIONS, find_attention
-from nystromformer.config import Config, default_values
+from lra_tasks.task import TASKS
+from nystromformer.attention import ATTENTIONS
+from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.objectives import OBJECTIVES
-from nystromformer.experiments.plugins import absolute_names, load_modules
-from nystromformer.run_files import (
-    CONFIG_FILE,
-    RESULT_FILE,
-    SETTINGS_WITHOUT_EFFECT,
-    WEIGHTS_SHA256,
-)
+from nystromformer.experiments.plugins import absolute_names
 
 FOLDERS_OF_DATA = ("data_dir", "source_dir")
-# Settings that may change while a run is stopped.
-NOT_COMPARED = SETTINGS_WITHOUT_EFFECT | {
-    "task.source_dir",
-    "preset",
-    "train.position_repeats",  # It matters only where a run begins.
-}
-# Paths that are compared by their last part: the rest may have moved.
-COMPARED_BY_NAME = ("train.init_from", "task.tokenizer")
-
 # These functions of a config file run while it is loaded.
 USER_FUNCTIONS = {"<module>", "get_config"}
 # The name of an error's class in front of its message.
@@ -234,78 +215,3 @@ def format_config(config: Config) -> str:
     del groups["overrides"]  # these values stand in their groups
     settings = flatten_dict(groups, sep=".")
     return "\n".join(f"config.{key} = {value!r}" for key, value in settings.items())
-
-
-def default_settings(task: str, attention: str) -> dict[str, Any]:
-    """Returns the defaults of the settings of a run.
-
-    A run that lacks a setting was begun before there was any, and did what the default
-    says.
-
-    Args:
-      task, attention: the names of its task and its attention. One that is not in the
-        table, as in a report that has not loaded its module, adds no options.
-
-    Returns:
-      The defaults by keys such as "train.seed", in the types of JSON.
-    """
-    settings = {**default_values(), **default_options(task), "attention.by_layer": None}
-    if attention in ATTENTIONS:
-        for option, default in find_attention(attention).init_defaults().items():
-            settings[f"attention.{option}"] = default
-    return json.loads(json.dumps(settings))
-
-
-def compared_settings(groups: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that change a run's numbers, by flat keys, as JSON has them.
-
-    Args:
-      groups: a config, as in config.json.
-    """
-    copied_groups: dict[str, Any] = json.loads(json.dumps(groups))
-    copied_groups.pop("overrides", None)  # their values stand in the groups
-    settings: dict[str, Any] = flatten_dict(copied_groups, sep=".")
-    for key in COMPARED_BY_NAME:
-        if settings.get(key):
-            settings[key] = Path(settings[key]).name
-    for key in NOT_COMPARED:
-        settings.pop(key, None)
-    return settings
-
-
-def read_config(workdir: epath.Path) -> Config:
-    """Reads the config of a run, and imports the modules that it names.
-
-    Raises:
-      ConfigError: if the folder holds no run, or its config is not of this version.
-    """
-    path = workdir / CONFIG_FILE
-    if not path.exists():
-        raise ConfigError(f"{workdir} is not a run: it has no {CONFIG_FILE}")
-    try:
-        groups = json.loads(path.read_text())
-        groups.pop(WEIGHTS_SHA256, None)
-        load_modules(groups.get("load", ()))
-        return Config.from_mapping(groups)
-    except ValueError as error:  # ConfigError is one, and so are the errors of JSON
-        raise ConfigError(f"{path} cannot be used: {error}") from error
-
-
-def read_result(workdir: epath.Path) -> dict[str, Any] | None:
-    """Reads the result of a run; returns None if it is not finished."""
-    path = workdir / RESULT_FILE
-    return json.loads(path.read_text()) if path.exists() else None
-
-
-def read_weights_sha256(workdir: epath.Path) -> str | None:
-    """Reads which weights belong to the config of a run.
-
-    Returns:
-      Their sha256, from config.json where they were imported or exported, or from
-      result.json; None for a run that is not finished.
-    """
-    sha256 = json.loads((workdir / CONFIG_FILE).read_text()).get(WEIGHTS_SHA256)
-    result = read_result(workdir)
-    if sha256 is None and result is not None:
-        sha256 = result.get("params_sha256")
-    return sha256

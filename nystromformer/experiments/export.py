@@ -11,7 +11,7 @@ from lra_tasks.tables import join_names
 from nystromformer.errors import ConfigError, PretrainedError
 from nystromformer.experiments import markdown
 from nystromformer.experiments.experiment import make_encoder_config
-from nystromformer.experiments.run import summarize, write_json
+from nystromformer.experiments.run import summarize
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.huggingface.export import save_pretrained
 from nystromformer.run_files import (
@@ -21,6 +21,7 @@ from nystromformer.run_files import (
     WEIGHTS_SHA256,
 )
 from nystromformer.training.checkpoint import weights_sha256, write_weights_file
+from nystromformer.training.output import write_json
 
 CARD_FILE = "README.md"
 OWN_FORMAT = "nystromformer"

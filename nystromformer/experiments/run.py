@@ -1,38 +1,26 @@
 """One run in its workdir: lock, check, load, train, test, and write result.json."""
 
 import contextlib
-import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 from etils import epath
-from filelock import FileLock, Timeout
 from flax.traverse_util import flatten_dict
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from lra_tasks.subwords import TOKENIZER_FILE
-from lra_tasks.task import Split, task_class
-from nystromformer.config import Config
+from lra_tasks.task import Split
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.cli import StopFlag
-from nystromformer.experiments.config_file import (
-    compared_settings,
-    default_settings,
-    format_config,
-    read_config,
-    read_result,
-)
+from nystromformer.experiments.config_file import format_config
 from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.workdir import check_workdir, lock_workdir, read_result
 from nystromformer.run_files import (
     CONFIG_FILE,
-    LOCK_FILE,
     RESULT_FILE,
-    WEIGHTS_FILE,
     format_metric,
 )
 from nystromformer.training.checkpoint import delete_steps, saved_steps, weights_sha256
@@ -44,15 +32,8 @@ from nystromformer.training.devices import (
     make_mesh,
 )
 from nystromformer.training.loop import Run, compile_step, open_run, train
-from nystromformer.training.output import write_text
+from nystromformer.training.output import write_json
 from nystromformer.training.step import Weights
-
-# A sweep, a shell or SLURM may write these before the run begins.
-FILES_BEFORE_A_RUN = {LOCK_FILE}
-SUFFIXES_BEFORE_A_RUN = {".txt", ".log", ".out", ".err"}
-# Orbax takes the whole path for a pattern, and a backslash for a slash.
-UNREADABLE_LETTERS = set("*?[\\")
-SECONDS_TO_LOCK = 1.0  # `is_locked` of another process has the lock for a moment
 
 
 def run_training(
@@ -119,9 +100,10 @@ def _train(
 
     with StopFlag() as stop:
         outcome = train(run, should_stop=lambda: stop.signum or 0)
-    return write_result(
-        experiment, splits, run, outcome=outcome, mesh=mesh, made_by=made_by
-    )
+        # A signal that comes after the test stops nothing: the result is written, too.
+        return write_result(
+            experiment, splits, run, outcome=outcome, mesh=mesh, made_by=made_by
+        )
 
 
 class FirstWeights(NamedTuple):
@@ -273,162 +255,6 @@ def _floors(experiment: Experiment, splits: Mapping[str, Split]) -> dict[str, An
             if name in split_floors:
                 floors[prefix + name] = split_floors[name]
     return {"floors": floors.pop(objective.select, {}), "other_floors": floors}
-
-
-@contextlib.contextmanager
-def lock_workdir(workdir: epath.Path) -> Iterator[None]:
-    """Makes the folder of a run, and keeps other processes out while it is entered.
-
-    A new folder is deleted if nothing has been written to it. A bucket has no locks,
-    and of several processes of one run the first one has the lock.
-
-    Raises:
-      ConfigError: if another process has the lock, or the folder cannot be written.
-    """
-    is_bucket = "://" in str(workdir)
-    if is_bucket or not is_host_0():
-        yield
-        return
-
-    is_new = not workdir.exists()
-    lock = FileLock(workdir / LOCK_FILE)
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=SECONDS_TO_LOCK)
-    except Timeout as error:
-        raise ConfigError(
-            f"another process is training in {workdir}; wait for its end, or give "
-            "another --workdir"
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"the workdir {workdir} cannot be written: {error.strerror}; give another "
-            "--workdir"
-        ) from error
-
-    try:
-        yield
-    finally:
-        if is_new:
-            _delete_if_unused(workdir)
-        lock.release()
-
-
-def _delete_if_unused(workdir: epath.Path) -> None:
-    """Deletes a folder that has nothing but the lock in it."""
-    if [path.name for path in workdir.iterdir()] == [LOCK_FILE]:
-        (workdir / LOCK_FILE).unlink()
-        workdir.rmdir()
-
-
-def is_locked(workdir: Path) -> bool:
-    """Returns whether a process trains in a folder; changes nothing there."""
-    if not (workdir / LOCK_FILE).exists():
-        return False
-    try:
-        with FileLock(workdir / LOCK_FILE).acquire(timeout=0.2):
-            return False
-    except Timeout:
-        return True
-
-
-def check_path(workdir: epath.Path) -> None:
-    """Raises ConfigError for a path where orbax cannot read back what it saves."""
-    if not UNREADABLE_LETTERS.isdisjoint(os.path.abspath(workdir)):
-        raise ConfigError(
-            f"checkpoints saved in {workdir} could not be read again: "
-            "choose a path without *, ?, [ and \\"
-        )
-
-
-def check_new(workdir: epath.Path) -> None:
-    """Checks that a run may begin in a folder, which need not exist.
-
-    Raises:
-      ConfigError: if it is a file, holds anything but logs, or its path does not work.
-    """
-    check_path(workdir)
-    if not workdir.exists():
-        return
-    if not workdir.is_dir():
-        raise ConfigError(f"the workdir {workdir} is a file: name a folder")
-    for path in workdir.iterdir():
-        is_log = path.suffix in SUFFIXES_BEFORE_A_RUN
-        if path.name not in FILES_BEFORE_A_RUN and not is_log:
-            raise ConfigError(
-                f"{path} belongs to no run: choose a new or empty folder as workdir"
-            )
-
-
-def check_workdir(workdir: epath.Path, config: Config) -> None:
-    """Checks that a run of this config may begin or go on in a folder.
-
-    Nothing is changed there. A setting that the saved config does not have is newer,
-    and compared by its default. Folders of data are not compared. Of another run that
-    the config names only the last part of the path is compared, since it may have
-    moved. If both sources of `init_from` can be read, their weights must be equal.
-
-    Raises:
-      ConfigError: if the folder holds no run, or a run of a different config; the
-        message names the first key that differs.
-    """
-    if not (workdir / CONFIG_FILE).exists():
-        check_new(workdir)
-        return
-
-    check_path(workdir)
-    if (workdir / WEIGHTS_FILE).exists():
-        raise ConfigError(
-            f"{workdir} holds a model that was exported: name another workdir"
-        )
-    saved_config = read_config(workdir)
-    saved_settings = compared_settings(saved_config.to_mapping())
-    settings = compared_settings(config.to_mapping())
-    if config.train.num_steps == 0:
-        # num_epochs say how long it trains, and the saved run knows the steps.
-        settings["train.num_steps"] = saved_settings["train.num_steps"]
-    defaults = default_settings(saved_config.task.name, saved_config.attention.name)
-    for option in task_class(saved_config.task.name).found_options:
-        # Where it is left out the task finds it, and the saved run knows what it found.
-        key = f"task.{option}"
-        if not settings.get(key):
-            settings[key] = saved_settings.get(key)
-    for key in saved_settings | settings:
-        saved_value = saved_settings.get(key, defaults.get(key))
-        value = settings.get(key)
-        if saved_value != value:
-            raise ConfigError(
-                f"{workdir} holds a run with another config: {key} is {saved_value!r} "
-                f"there, {value!r} here; name another workdir"
-            )
-    _check_same_source(workdir, saved_config, config)
-
-
-def _check_same_source(
-    workdir: epath.Path, saved_config: Config, config: Config
-) -> None:
-    """Raises ConfigError if `init_from` is a different run of the same name."""
-    saved_weights = _source_sha256(saved_config)
-    weights = _source_sha256(config)
-    if saved_weights and weights and saved_weights != weights:
-        raise ConfigError(
-            f"{workdir} holds a run that began with other weights: train.init_from is "
-            f"{saved_config.train.init_from} there, {config.train.init_from} here; "
-            "name another workdir"
-        )
-
-
-def _source_sha256(config: Config) -> str | None:
-    """sha256 of the weights of the run that `init_from` names; None if unknown."""
-    if not config.train.init_from:
-        return None
-    result = read_result(epath.Path(config.train.init_from).expanduser())
-    return result["params_sha256"] if result else None
-
-
-def write_json(path: epath.PathLike, content: Any) -> None:
-    """Writes a JSON file, whole or not at all."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def summarize(result: dict[str, Any]) -> str:

@@ -13,18 +13,17 @@ from nystromformer.config import Config
 from nystromformer.errors import ConfigError, NotFiniteError
 from nystromformer.experiments import provenance
 from nystromformer.experiments.cli import StopFlag
-from nystromformer.experiments.config_file import format_config, read_result
+from nystromformer.experiments.config_file import format_config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import (
-    check_workdir,
     load_data,
-    lock_workdir,
     make_run_mesh,
     run_training,
     summarize,
     write_config,
     write_result,
 )
+from nystromformer.experiments.workdir import check_workdir, lock_workdir, read_result
 from nystromformer.run_files import FAILURE_FILE
 from nystromformer.training.checkpoint import saved_steps
 from nystromformer.training.loop import Run, compile_step

@@ -13,15 +13,15 @@ from flax import nnx
 
 from lra_tasks.subwords import TOKENIZER_FILE
 from nystromformer.errors import CheckpointError
-from nystromformer.experiments.config_file import (
+from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.model_inputs import prepare_inputs
+from nystromformer.experiments.recorded_layers import AttentionInputs, record_qkv
+from nystromformer.experiments.workdir import (
     compared_settings,
     read_config,
     read_result,
     read_weights_sha256,
 )
-from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.model_inputs import prepare_inputs
-from nystromformer.experiments.recorded_layers import AttentionInputs, record_qkv
 from nystromformer.factors import nystrom_rows, softmax_matrix
 from nystromformer.run_files import (
     BEST_FOLDER,
@@ -36,7 +36,7 @@ from nystromformer.training.checkpoint import (
     weights_sha256,
 )
 from nystromformer.training.data import HostSplit
-from nystromformer.training.loop import evaluate
+from nystromformer.training.evaluate import evaluate
 from nystromformer.training.step import Weights
 from nystromformer.validation import check_range
 

@@ -12,10 +12,10 @@ from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary, open_vocabulary
 from lra_tasks.task import Task
 from nystromformer.config import Config, ModelConfig, key_types
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.config_file import read_config, read_result
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.objectives import CLS_POOLERS
 from nystromformer.experiments.trained_run import TrainedRun, load_run
+from nystromformer.experiments.workdir import read_config, read_result
 from nystromformer.run_files import CONFIG_FILE, has_imported_weights
 from nystromformer.training.step import Weights, leaves_by_name
 

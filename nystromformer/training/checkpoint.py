@@ -9,7 +9,6 @@ safetensors, whose sha256 stands in the config beside it.
 import hashlib
 import json
 import os
-import re
 from typing import Any, TypeVar
 
 import jax
@@ -26,6 +25,7 @@ from nystromformer.training.devices import (
     is_random_key,
 )
 from nystromformer.training.step import leaves_by_name
+from nystromformer.validation import is_in_bucket
 
 FOLDER = "checkpoints"
 Tree = TypeVar("Tree")
@@ -135,10 +135,41 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
         if not has_shapes or _sha256(weights, meta) != restored["meta"]["sha256"]:
             raise ValueError("it is not what was saved")
     except Exception as error:  # orbax and json raise many kinds
-        raise CheckpointError(
-            f"{folder} is missing, damaged, or of another model ({_first_words(error)})"
-        ) from error
+        raise CheckpointError(f"{folder} {_describe_fault(folder, shapes)}") from error
     return jax.tree.map(_from_numbers, weights, like), meta
+
+
+def _describe_fault(folder: epath.PathLike, shapes: Any) -> str:
+    """Says why a folder of weights could not be read, of which orbax gives codes."""
+    path = _absolute(folder)
+    if not path.exists():
+        return "is missing"
+    try:
+        saved = ocp.StandardCheckpointHandler().metadata(path / "state").tree
+    except Exception:  # the description of the arrays is damaged, too
+        saved = shapes
+    return _describe_difference(saved, shapes) or (
+        "is damaged: a file in it is missing, cut short, changed or not yours to read"
+    )
+
+
+def _describe_difference(saved: Any, shapes: Any) -> str | None:
+    """Says which array is not that of this model; None if they all are."""
+    saved_arrays = leaves_by_name(saved)
+    arrays = leaves_by_name(shapes)
+    for name in arrays | saved_arrays:
+        there = _describe_array(saved_arrays.get(name))
+        here = _describe_array(arrays.get(name))
+        if there != here:
+            return f"is of another model: {name} is {there} there, {here} here"
+    return None
+
+
+def _describe_array(array: Any) -> str:
+    """Names the form of an array, as in "float32 [37, 41]"."""
+    if array is None:
+        return "missing"
+    return f"{np.dtype(array.dtype)} {list(array.shape)}"
 
 
 def write_weights_file(path: epath.PathLike, weights: Any) -> None:
@@ -164,22 +195,19 @@ def read_weights_file(path: epath.PathLike, like: Tree) -> Tree:
       CheckpointError: it is damaged, or of a different model.
     """
     shapes = jax.eval_shape(lambda tree: jax.tree.map(_to_numbers, tree), like)
+    content = epath.Path(path).read_bytes()
     try:
-        arrays = safetensors.numpy.load(epath.Path(path).read_bytes())
-        leaves = [arrays.pop(name) for name in leaves_by_name(shapes)]
-        weights = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
-        if arrays or _shapes(weights) != _shapes(shapes):
-            raise ValueError("its arrays are not the model's")
+        arrays = safetensors.numpy.load(content)
     except Exception as error:  # safetensors raises errors of its own
         raise CheckpointError(
-            f"{path} is damaged, or of another model ({_first_words(error)})"
+            f"{path} is damaged: it is cut short or changed"
         ) from error
+    difference = _describe_difference(arrays, shapes)
+    if difference:
+        raise CheckpointError(f"{path} {difference}")
+    leaves = [arrays[name] for name in leaves_by_name(shapes)]
+    weights = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
     return jax.tree.map(_from_numbers, weights, like)
-
-
-def _first_words(error: Exception) -> str:
-    """What an error says before its details, which only orbax's authors understand."""
-    return re.split(r"[:;()\[\]{}\n]", str(error))[0].strip(" .")
 
 
 def _to_numbers(leaf: Any) -> Any:
@@ -202,8 +230,7 @@ def _shapes(tree: Any) -> list[tuple[int, ...]]:
 
 def _absolute(folder: epath.PathLike) -> epath.Path:
     """The folder as orbax wants it; an address in a bucket is one already."""
-    is_in_bucket = "://" in str(folder)
-    return epath.Path(folder if is_in_bucket else os.path.abspath(folder))
+    return epath.Path(folder if is_in_bucket(folder) else os.path.abspath(folder))
 
 
 def _sha256(weights: Any, meta: Any) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,52 +19,21 @@ from nystromformer.errors import (
 )
 from nystromformer.run_files import BEST_FOLDER
 from nystromformer.training import checkpoint
-from nystromformer.training.data import (
-    MAX_CHUNK,
-    HostSplit,
-    eval_batches,
-    train_example_ids,
-)
-from nystromformer.training.devices import DATA, all_hosts_max, device_put_global
+from nystromformer.training.chunk_timer import ChunkTimer
+from nystromformer.training.data import HostSplit, train_example_ids
+from nystromformer.training.devices import all_hosts_max, device_put_global
+from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Totals
 from nystromformer.training.output import MetricsWriter, Progress, say
 from nystromformer.training.step import Finite, Programs, State, Weights
 from nystromformer.training_config import TrainConfig
 
-# Between two chunks the host looks at the clock, at signals and at the metrics.
-SECONDS_PER_CHUNK = 1.0
 # An embedding gives NaN for a token that it does not have, and so does a cross-entropy
 # for a class.
 ADVICE = (
     "if the model has every token and class of the data, a lower "
     "config.optimizer.learning_rate may help, in a new workdir"
 )
-
-
-class ChunkTimer:
-    """Measures chunks, and chooses the size of the next one.
-
-    Attributes:
-      size: the number of batches of the next chunk, the same in every process. The
-        first chunk has one, as its program may still have to be compiled.
-      seconds: the duration of the last chunk; 0 before the first.
-    """
-
-    def __init__(self) -> None:
-        self.size = 1
-        self.seconds = 0.0
-
-    @contextlib.contextmanager
-    def measure(self, num_batches: int) -> Iterator[None]:
-        """Measures the work on a chunk of num_batches, which is done inside."""
-        is_first = self.seconds == 0
-        start = time.monotonic()
-        yield
-        self.seconds = time.monotonic() - start
-        if is_first:
-            return  # its time may be that of the compiler
-        size = round(SECONDS_PER_CHUNK / self.seconds * num_batches)
-        self.size = all_hosts_max(min(max(size, 1), MAX_CHUNK))
 
 
 @dataclasses.dataclass
@@ -512,52 +481,3 @@ def _measure(
             f"step {run.step}: the {split} loss is not finite; {ADVICE}"
         )
     return metrics
-
-
-def evaluate(
-    programs: Programs,
-    weights: Weights,
-    split: HostSplit,
-    batch_size: int,
-    length_buckets: int = 1,
-    max_examples: int | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> dict[str, float] | None:
-    """Measures a split.
-
-    Args:
-      weights: the weights of the model, on the mesh of the programs.
-      length_buckets: the number of lengths that batches are cut to. With several,
-        examples of similar length share a batch.
-      max_examples: how many examples of the split are measured; None = all.
-      should_stop: a function that is called after every chunk.
-
-    Returns:
-      The metrics, and `examples`, their number; None when asked to stop.
-    """
-    mesh = programs.mesh
-    totals = device_put_global(mesh, Totals.zero(programs.objective.metrics))
-    for batches in eval_batches(split, batch_size, length_buckets, max_examples):
-        timer = ChunkTimer()  # The program of each length is compiled anew.
-        room = split.chunk_room(batch_size)
-        start = 0
-        while start < len(batches.example_ids):
-            in_chunk = slice(start, start + min(timer.size, room))
-            example_ids = batches.example_ids[in_chunk]
-            with timer.measure(len(example_ids)):
-                chunk = split.chunk(example_ids, mesh)
-                example_weights = np.resize(
-                    batches.weights[in_chunk], chunk.places.shape
-                )
-                totals = programs.eval_chunk(
-                    weights,
-                    chunk,
-                    device_put_global(mesh, example_weights, axes=(None, DATA)),
-                    totals,
-                    length=batches.length,
-                )
-                jax.block_until_ready(totals)
-            start += len(example_ids)
-            if should_stop():
-                return None
-    return totals.means()

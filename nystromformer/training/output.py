@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from nystromformer.run_files import METRICS_FILE
 from nystromformer.training.devices import is_host_0
+from nystromformer.validation import is_in_bucket
 
 SECONDS_PER_LINE = 10.0  # between lines of progress, where the output is no terminal
 
@@ -22,6 +23,11 @@ def write_text(path: epath.PathLike, text: str) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.write_text(text)
     temporary.replace(path)
+
+
+def write_json(path: epath.PathLike, content: Any) -> None:
+    """Writes a JSON file, whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def say(line: str) -> None:
@@ -76,8 +82,7 @@ class MetricsWriter:
         self.rows.append({"step": step, "split": split, **values})
         if not is_host_0():
             return
-        is_in_bucket = "://" in str(self.path)
-        if self.has_written and not is_in_bucket:
+        if self.has_written and not is_in_bucket(self.path):
             with self.path.open("a") as file:
                 file.write(_to_lines(self.rows[-1:]))
         else:
@@ -85,7 +90,7 @@ class MetricsWriter:
             write_text(self.path, _to_lines(self.rows))
             self.has_written = True
 
-        if is_in_bucket:
+        if is_in_bucket(self.path):
             return
         if self.events is None:
             self.events = self._open_events()

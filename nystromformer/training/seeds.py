@@ -21,9 +21,9 @@ from etils import epath
 
 from nystromformer.errors import CheckpointError, Interrupted, NotFiniteError
 from nystromformer.training.checkpoint import saved_steps
+from nystromformer.training.chunk_timer import ChunkTimer
 from nystromformer.training.data import HostSplit
 from nystromformer.training.loop import (
-    ChunkTimer,
     Run,
     check_finite,
     is_validation_due,

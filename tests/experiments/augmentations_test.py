@@ -20,7 +20,7 @@ from nystromformer.experiments.augmentations import (
     flip,
 )
 from nystromformer.training.data import Batch, HostSplit
-from nystromformer.training.loop import evaluate
+from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import Programs, split_weights
 from tests.lra_tasks.listops_cases import value_of

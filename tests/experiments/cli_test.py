@@ -192,7 +192,7 @@ def test_programs_are_kept_in_the_home_folder_unless_jax_has_another(
 
 
 @pytest.mark.parametrize("signum", SIGNALS)
-def test_stop_flag_is_the_first_signal_and_handlers_come_back(signum):
+def test_stop_flag_is_the_first_signal_and_handlers_come_back(signum, capfd):
     before = [signal.getsignal(x) for x in SIGNALS]
     with StopFlag() as stop:
         assert stop.signum is None
@@ -200,6 +200,10 @@ def test_stop_flag_is_the_first_signal_and_handlers_come_back(signum):
         assert stop.signum == signum
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signum == signum
+        # It is said at once, and of the first signal alone.
+        (line,) = capfd.readouterr().err.split("\n")[1:-1]
+    why = "its time limit" if signum == signal.SIGALRM else signum.name
+    assert line.startswith(f"stopped by {why} as soon as all is saved; a second Ctrl-C")
     assert [signal.getsignal(x) for x in SIGNALS] == before
 
 

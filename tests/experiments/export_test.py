@@ -10,8 +10,8 @@ from safetensors.numpy import load_file, save_file
 
 from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.export import export_run
-from nystromformer.experiments.run import check_workdir
 from nystromformer.experiments.trained_run import load_run
+from nystromformer.experiments.workdir import check_workdir
 from nystromformer.training.step import leaves_by_name
 from tests.commands import refused
 from tests.small import result_of, untrained
@@ -80,7 +80,8 @@ def test_damaged_weights_are_refused(exported, tmp_path):
     shutil.copytree(exported, tmp_path / "damaged")
     file = tmp_path / "damaged" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"safetensors is damaged, or of another"):
+    message = "safetensors is damaged: it is cut short or changed; copy this folder"
+    with pytest.raises(CheckpointError, match=message):
         load_run(tmp_path / "damaged")
 
 

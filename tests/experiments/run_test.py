@@ -1,13 +1,19 @@
 """A run has its own data and its workdir."""
 
+import json
+import os
+import signal
+
 import pytest
 from etils import epath
 
 from lra_tasks.errors import DataError
 from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.run import is_locked, run_training, write_json
+from nystromformer.experiments.run import run_training
+from nystromformer.experiments.workdir import is_locked, read_result
 from nystromformer.training.checkpoint import save_weights
+from nystromformer.training.output import write_json
 from nystromformer.training.step import Programs
 from tests.small import make_config, stopped_at_once, untrained
 
@@ -81,6 +87,24 @@ def test_run_training_leaves_nothing_where_the_step_does_not_compile(
     with pytest.raises(MemoryError):
         run_training(experiment, workdir)
     assert not workdir.exists()
+
+
+def test_run_training_finishes_where_a_signal_comes_after_the_test(
+    experiment, monkeypatch, tmp_path, capfd
+):
+    """It says so at once: counting and the floors may take a while."""
+    said = []
+
+    def fraction_exact(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+        said.append(capfd.readouterr().err)
+        return 1.0
+
+    monkeypatch.setattr(Experiment, "fraction_exact", fraction_exact)
+    workdir = epath.Path(tmp_path / "run")
+    result = run_training(experiment, workdir)
+    assert read_result(workdir) == json.loads(json.dumps(result))
+    assert "stopped by SIGINT as soon as all is saved" in said[0]
 
 
 def test_run_training_refuses_a_folder_that_it_cannot_make_before_all_else(

@@ -1,4 +1,4 @@
-"""A run's folder: who may train there."""
+"""A run's folder: what is read there, and who may train there."""
 
 import threading
 from types import SimpleNamespace
@@ -9,13 +9,14 @@ from filelock import FileLock
 from flax.traverse_util import flatten_dict
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.run import (
+from nystromformer.experiments.workdir import (
     check_workdir,
     is_locked,
     lock_workdir,
-    write_json,
+    read_config,
 )
 from nystromformer.run_files import CONFIG_FILE, RESULT_FILE
+from nystromformer.training.output import write_json
 from tests.small import make_config
 
 # A tuple is saved as a list.
@@ -31,6 +32,15 @@ def workdir(tmp_path):
     """A folder that holds the config of a run."""
     write_json(tmp_path / CONFIG_FILE, make_config(**BERT).to_mapping())
     return epath.Path(tmp_path)
+
+
+@pytest.mark.parametrize("content", ['{"architectures": []}', '{"task"'])
+def test_read_config_rejects_a_folder_of_something_else(tmp_path, content):
+    with pytest.raises(ConfigError, match=r"is not a run: it has no config\.json"):
+        read_config(epath.Path(tmp_path))
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"config\.json cannot be used"):
+        read_config(epath.Path(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from flax import nnx
 
 from nystromformer.config import TrainConfig
 from nystromformer.training.data import HostSplit
-from nystromformer.training.loop import evaluate, open_run, train
+from nystromformer.training.evaluate import evaluate
+from nystromformer.training.loop import open_run, train
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import Programs, split_weights
 from tests.training.conftest import LENGTH, BagOfTokens, make_split, with_functions

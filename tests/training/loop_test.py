@@ -20,7 +20,8 @@ from nystromformer.training.checkpoint import (
     saved_steps,
     weights_sha256,
 )
-from nystromformer.training.loop import ChunkTimer, Run, evaluate, open_run, train
+from nystromformer.training.evaluate import evaluate
+from nystromformer.training.loop import Run, open_run, train
 from nystromformer.training.masked import MaskedTokens
 from nystromformer.training.objective import Classification
 from nystromformer.training_config import TrainConfig
@@ -291,7 +292,7 @@ def test_train_passes_over_a_damaged_checkpoint(run_in, whole, tmp_path, capsys)
     run = run_in(tmp_path)
     assert run.step == older
     printed = capsys.readouterr().out
-    assert f"checkpoints/{newest} is missing, damaged, or of" in printed
+    assert f"checkpoints/{newest} is damaged: " in printed
     assert f"; going back to step {older}\n" in printed
     train_until(run, older + 1)  # saves beside the damaged one
 
@@ -346,15 +347,3 @@ def test_open_run_begins_with_init_weights_once(run_in, tmp_path):
     train_until(run, 16)
     train(run_in(tmp_path, init_weights=zeros))
     assert len(calls) == 1
-
-
-def test_chunk_timer_aims_at_a_second_once_the_program_is_compiled(monkeypatch):
-    clock = 0.0
-    monkeypatch.setattr(loop.time, "monotonic", lambda: clock)
-    timer = ChunkTimer()
-    sizes = []
-    for seconds in (20.0, 0.1, 1.0, 20.0, 1e-9):
-        with timer.measure(timer.size):
-            clock += seconds
-        sizes.append(timer.size)
-    assert sizes == [1, 10, 10, 1, 64]

@@ -9,7 +9,7 @@ from flax import nnx
 from nystromformer.encoder import EncoderConfig
 from nystromformer.token_models import MaskedLanguageModel
 from nystromformer.training.data import Batch, HostSplit
-from nystromformer.training.loop import evaluate
+from nystromformer.training.evaluate import evaluate
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.step import Programs, split_weights
 

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from nystromformer.classifiers import TokenClassifier
 from nystromformer.encoder import EncoderConfig
 from nystromformer.training.data import Batch, HostSplit
-from nystromformer.training.loop import evaluate
+from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Positions, Totals
 from nystromformer.training.step import Programs, batch_gradient, split_weights
 from tests.tolerance import TOLERANCE, relative_error

@@ -11,10 +11,11 @@ import jax
 import pytest
 
 from nystromformer.errors import Interrupted
-from nystromformer.training import loop
+from nystromformer.training import chunk_timer, loop
 from nystromformer.training.checkpoint import load_weights
 from nystromformer.training.data import HostSplit
-from nystromformer.training.loop import Run, evaluate, train
+from nystromformer.training.evaluate import evaluate
+from nystromformer.training.loop import Run, train
 from nystromformer.training.objective import Classification
 from tests.training.conftest import with_functions
 
@@ -62,7 +63,8 @@ class Clock:
     def __init__(self, monkeypatch):
         self.now = 0.0
         time = SimpleNamespace(monotonic=lambda: self.now)
-        monkeypatch.setattr(loop, "time", time)
+        for module in (loop, chunk_timer):
+            monkeypatch.setattr(module, "time", time)
 
     def slow_down(self, run, training, evaluation):
         """Lets each chunk of this run last so many seconds; returns their steps."""
@@ -112,7 +114,7 @@ def test_throughput_is_of_the_examples_and_seconds_of_a_chunk(
     """The bar shows each chunk's, a line that of its last chunk, the result the median
     of the lines.
     """
-    monkeypatch.setattr(loop, "SECONDS_PER_CHUNK", 5.0)
+    monkeypatch.setattr(chunk_timer, "SECONDS_PER_CHUNK", 5.0)
     run = start()
     chunk_steps = clock.slow_down(run, training=2.0, evaluation=100.0)
     outcome = train(run)

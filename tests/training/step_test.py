@@ -10,7 +10,7 @@ import pytest
 from nystromformer.training.checkpoint import weights_sha256
 from nystromformer.training.data import Chunk, HostSplit, train_example_ids
 from nystromformer.training.devices import device_put_global
-from nystromformer.training.loop import evaluate
+from nystromformer.training.evaluate import evaluate
 from nystromformer.training.objective import Classification
 from nystromformer.training.step import Programs, State, program_bytes
 from tests.tolerance import TOLERANCE

@@ -189,7 +189,7 @@ def _fill_missing_settings(frame: Frame) -> None:
         return
 
     # The import is here, since a report on runs of one version needs no model.
-    from nystromformer.experiments.config_file import default_settings
+    from nystromformer.experiments.workdir import default_settings
 
     for settings in frame["settings"]:
         defaults = default_settings(settings["task.name"], settings["attention.name"])

@@ -22,7 +22,6 @@ from tqdm import tqdm
 
 from nystromformer.errors import Interrupted
 from nystromformer.experiments.cli import SIGNALS, StopFlag
-from nystromformer.experiments.config_file import read_result
 from nystromformer.experiments.sweep.points import (
     Point,
     group_command,
@@ -33,6 +32,7 @@ from nystromformer.experiments.sweep.progress import (
     SweepProgress,
     find_state,
 )
+from nystromformer.experiments.workdir import read_result
 from nystromformer.run_files import FAILURE_FILE, format_metric
 from nystromformer.training.output import say
 
@@ -225,8 +225,6 @@ def run_locally(
                 progress.show(names, at_once=has_ended)
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
-        if running:
-            say("stopping, once the runs have saved")
         for job in running:
             job.process.terminate()
         for job in running:

@@ -19,9 +19,9 @@ from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.config_file import load_config, read_settings
 from nystromformer.experiments.experiment import build_experiment
-from nystromformer.experiments.run import write_json
 from nystromformer.experiments.run_seeds import check_together
 from nystromformer.run_files import PLAN_FILE
+from nystromformer.training.output import write_json
 from nystromformer.training.seeds import find_common_step
 
 TRAIN = Path(__file__).parents[3] / "scripts" / "train.py"

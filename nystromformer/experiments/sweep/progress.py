@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from nystromformer.experiments.run import is_locked
 from nystromformer.experiments.sweep.points import Point
+from nystromformer.experiments.workdir import is_locked
 from nystromformer.run_files import CONFIG_FILE, FAILURE_FILE, METRICS_FILE, RESULT_FILE
 from nystromformer.training.output import Bar
 

@@ -6,7 +6,7 @@ import pytest
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.records import read_records, write_records
-from nystromformer.experiments.run import write_json
+from nystromformer.training.output import write_json
 from tests.experiments.report.conftest import Runs
 
 

@@ -8,7 +8,7 @@ import pytest
 from lra_tasks.task import TASKS
 from nystromformer.experiments.report.report_page import write_report
 from nystromformer.experiments.report.runs import TASK_ORDER, sort_key
-from nystromformer.experiments.run import write_json
+from nystromformer.training.output import write_json
 from tests.experiments.report.conftest import (
     SOFTMAX,
     delete_settings,

@@ -10,7 +10,6 @@ import pytest
 import submitit
 
 from nystromformer.errors import ConfigError, Interrupted
-from nystromformer.experiments.run import lock_workdir
 from nystromformer.experiments.sweep import progress
 from nystromformer.experiments.sweep.launch import Job, run_locally
 from nystromformer.experiments.sweep.points import Point
@@ -20,6 +19,7 @@ from nystromformer.experiments.sweep.slurm import (
     run_on_slurm,
     slurm_scripts,
 )
+from nystromformer.experiments.workdir import lock_workdir
 from tests.small import make_config
 
 CONFIG = make_config("quick")
