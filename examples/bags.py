@@ -506,15 +506,16 @@ def _train_and_test(
     write_json(workdir / CONFIG_FILE, config)
     with cli.StopFlag() as stop:
         outcome = train(run, should_stop=lambda: stop.signum or 0)
-
-    model = load_model(workdir, config)
-    probabilities = [classify(model, read_bag(bag.path)[0]) for bag in by_split["test"]]
-    scores = test_floors(by_split, len(config["classes"]))
-    scores[f"[CLS], {LANDMARKS} landmarks"] = measure(
-        splits["test"].labels, np.stack(probabilities)
-    )
-    write_json(workdir / RESULT_FILE, {**outcome, "test": scores})
-    delete_steps(workdir)
+        model = load_model(workdir, config)
+        probabilities = [
+            classify(model, read_bag(bag.path)[0]) for bag in by_split["test"]
+        ]
+        scores = test_floors(by_split, len(config["classes"]))
+        scores[f"[CLS], {LANDMARKS} landmarks"] = measure(
+            splits["test"].labels, np.stack(probabilities)
+        )
+        write_json(workdir / RESULT_FILE, {**outcome, "test": scores})
+        delete_steps(workdir)
     print_scores(scores, len(by_split["test"]))
 
 

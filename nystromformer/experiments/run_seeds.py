@@ -145,15 +145,15 @@ def _train(experiments: Sequence[Experiment], workdirs: Sequence[epath.Path]) ->
         outcomes = train_seeds(
             runs, should_stop=lambda: stop.signum or 0, on_failure=_write_failure
         )
-    failures = []
-    for experiment, run, outcome in zip(experiments, runs, outcomes, strict=True):
-        if isinstance(outcome, NotFiniteError):
-            failures.append(f"seed {run.config.seed}: {outcome}")
-            continue
-        result = write_result(
-            experiment, splits, run, outcome=outcome, mesh=mesh, made_by=made_by
-        )
-        print(summarize(result))
+        failures = []
+        for experiment, run, outcome in zip(experiments, runs, outcomes, strict=True):
+            if isinstance(outcome, NotFiniteError):
+                failures.append(f"seed {run.config.seed}: {outcome}")
+                continue
+            result = write_result(
+                experiment, splits, run, outcome=outcome, mesh=mesh, made_by=made_by
+            )
+            print(summarize(result))
     if failures:
         raise NotFiniteError("; ".join(failures))
 
