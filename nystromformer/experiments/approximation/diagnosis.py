@@ -216,10 +216,8 @@ def _make_layers(
 def summarize(errors: pd.DataFrame, tolerance: float = TOLERANCE) -> pd.DataFrame:
     """Makes the table of a `Diagnosis`: medians over examples and draws."""
     medians = errors.groupby([*columns.INDEX_COLUMNS, "method"])["error"].median()
-    table: Any = medians.unstack()[list(columns.METHODS)]
-    inverse: Any = errors[errors["method"] == columns.NYSTROM].groupby(
-        columns.INDEX_COLUMNS
-    )
+    table = medians.unstack()[list(columns.METHODS)]
+    inverse = errors[errors["method"] == columns.NYSTROM].groupby(columns.INDEX_COLUMNS)
     table = table.join(
         inverse[[columns.INVERSE_ERROR, columns.INVERSE_RESIDUAL]].median()
     )
@@ -247,7 +245,7 @@ def advise(table: pd.DataFrame, tolerance: float = TOLERANCE) -> str:
       table: the table of a `Diagnosis`.
       tolerance: the error that is small enough.
     """
-    limits: Any = table[columns.LIMITED_BY].unstack("head")
+    limits = table[columns.LIMITED_BY].unstack("head")
     layers_of_count: dict[int, list[int]] = {}
     unable = []
     for layer, limits_of_layer in limits.groupby("layer"):
@@ -287,7 +285,7 @@ def name_layers(layers: Sequence[int]) -> str:
 
 def draw_limits(table: pd.DataFrame) -> Figure:
     """Draws the error of Nyström attention by layer and head."""
-    panels: Any = list(table.groupby("num_landmarks"))
+    panels = list(table.groupby("num_landmarks"))
     num_layers = table.index.unique("layer").size
     num_heads = table.index.unique("head").size
     figure = new_figure(columns=len(panels))

@@ -24,7 +24,6 @@ from nystromformer.experiments.approximation.swap import (
     ONE_LAYER,
     Swaps,
 )
-from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.plotting import STROKES, attention_styles, new_figure
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import (
@@ -56,7 +55,7 @@ def evenly_spaced(items: Sequence[Any], num_items: int) -> list[Any]:
     return [items[position] for position in positions.round().astype(int)]
 
 
-def draw_errors(rows: Frame, x: str) -> Figure:
+def draw_errors(rows: pd.DataFrame, x: str) -> Figure:
     """Draws the error against a column: a panel for each head, a line for each method.
 
     Of more than MAX_PANELS heads, evenly spaced ones are drawn. Rows in which the
@@ -110,7 +109,9 @@ def _method_colors(methods: Sequence[str]) -> dict[str, Any]:
     return {method: styles[name]["color"] for method, name in names.items()}
 
 
-def _draw_method(axes: Any, rows: Frame, x: str, *, label: str, color: Any) -> None:
+def _draw_method(
+    axes: Any, rows: pd.DataFrame, x: str, *, label: str, color: Any
+) -> None:
     """Draws the median over sequences and seeds, and the quartiles as a band."""
     errors = rows.groupby(x)["error"]
     median = errors.median()
@@ -127,7 +128,7 @@ def _draw_method(axes: Any, rows: Frame, x: str, *, label: str, color: Any) -> N
         axes.axhline(errors_without_x.median(), color=color, linestyle="--")
 
 
-def draw_spectrum(rows: Frame) -> Figure:
+def draw_spectrum(rows: pd.DataFrame) -> Figure:
     """Draws cumulative normalised singular values of S, as Linformer's Fig. 1.
 
     The left panel has a line for each layer and head, the median over sequences. The
@@ -172,7 +173,7 @@ def draw_spectrum(rows: Frame) -> Figure:
     return figure
 
 
-def cumulative_spectra(rows: Frame) -> Frame:
+def cumulative_spectra(rows: pd.DataFrame) -> pd.DataFrame:
     """Sums the largest singular values, over the sum of all, by rank.
 
     Args:
@@ -195,7 +196,7 @@ def cumulative_spectra(rows: Frame) -> Frame:
 def draw_swaps(swaps: Swaps) -> Figure:
     """Draws the differences: all layers by kind, each layer alone, the best layers."""
     scale = 100 if is_rate(swaps.metric) else 1
-    table: Frame = swaps.table.assign(
+    table = swaps.table.assign(
         change=scale * swaps.table["difference"],
         change_noise=scale * swaps.table["noise"],
     )
@@ -214,7 +215,7 @@ def draw_swaps(swaps: Swaps) -> Figure:
     return figure
 
 
-def _draw_kinds(axes: Any, rows: Frame) -> None:
+def _draw_kinds(axes: Any, rows: pd.DataFrame) -> None:
     """Draws the changes by the number of landmarks, a line for each kind."""
     for kind, rows_of_kind in rows.groupby("kind", sort=False):
         axes.errorbar(
@@ -230,7 +231,7 @@ def _draw_kinds(axes: Any, rows: Frame) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _draw_layers(axes: Any, rows: Frame, min_limit: float) -> Any:
+def _draw_layers(axes: Any, rows: pd.DataFrame, min_limit: float) -> Any:
     """Draws the change of each layer by its number of landmarks; returns the image.
 
     The colours reach as far as the largest change, and at least to `min_limit`.
@@ -258,7 +259,7 @@ def _draw_layers(axes: Any, rows: Frame, min_limit: float) -> Any:
     return image
 
 
-def _draw_best_layers(axes: Any, rows: Frame) -> None:
+def _draw_best_layers(axes: Any, rows: pd.DataFrame) -> None:
     """Draws the changes by how many layers are exchanged, a line for each number."""
     rows = rows.assign(number=rows["layers"].str.split().str.len())
     for count, rows_of_count in rows.groupby("num_landmarks"):

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -28,7 +29,6 @@ from nystromformer.experiments.approximation.pictures import (
     draw_spectrum,
     draw_swaps,
 )
-from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.experiments.trained_run import TrainedRun
@@ -91,8 +91,8 @@ class Study(NamedTuple):
     """
 
     about: str
-    tables: Mapping[str, Frame]
-    summary: Frame
+    tables: Mapping[str, pd.DataFrame]
+    summary: pd.DataFrame
     figures: Mapping[str, Figure]
     pictured_count: int
     swaps: swap.Swaps | None = None
@@ -306,7 +306,7 @@ def _choose_pictured_count(run_landmarks: int, counts: Sequence[int]) -> int:
 
 def measure_all(
     layers: Sequence[AttentionInputs], counts: Sequence[int]
-) -> dict[str, Frame]:
+) -> dict[str, pd.DataFrame]:
     """Measures errors by landmarks, iterations and causes, and the spectra of S.
 
     Args:
@@ -369,7 +369,7 @@ def _iteration_settings(counts: Sequence[int]) -> list[dict[str, Any]]:
     return settings
 
 
-def table_of_causes(summary: Frame) -> list[str]:
+def table_of_causes(summary: pd.DataFrame) -> list[str]:
     """Returns the lines of the table: a row for each layer, head and number."""
     rows = []
     for (layer, head, count), row in summary.iterrows():

@@ -19,7 +19,6 @@ from flax import nnx
 from tqdm import tqdm
 
 from nystromformer.attention import make_attention
-from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.training.data import Batch, DeviceRows, HostSplit
 from nystromformer.training.objective import Objective, Sums
@@ -337,7 +336,7 @@ def _difference(
     return Difference(difference, noise)
 
 
-def landmarks_needed(table: Frame, num_layers: int) -> tuple[int, ...]:
+def landmarks_needed(table: pd.DataFrame, num_layers: int) -> tuple[int, ...]:
     """Returns for each layer the least number of landmarks that is enough.
 
     With it the layer loses at most MAX_LOSS_ALONE when it alone is exchanged. EXACT
@@ -349,5 +348,5 @@ def landmarks_needed(table: Frame, num_layers: int) -> tuple[int, ...]:
     """
     alone = table[table["group"] == ONE_LAYER]
     enough = alone[alone["difference"] >= -MAX_LOSS_ALONE]
-    least: Frame = enough.groupby("layers")["num_landmarks"].min()
+    least = enough.groupby("layers")["num_landmarks"].min()
     return tuple(int(least.get(str(layer), EXACT)) for layer in range(num_layers))

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pandas as pd
+
 from nystromformer.experiments import markdown
 from nystromformer.experiments.approximation.diagnosis import name_layers
 from nystromformer.experiments.approximation.swap import (
@@ -13,7 +15,6 @@ from nystromformer.experiments.approximation.swap import (
     Difference,
     Swaps,
 )
-from nystromformer.experiments.frames import Frame
 from nystromformer.run_files import format_metric, is_rate
 
 
@@ -44,21 +45,21 @@ def describe_swaps(swaps: Swaps) -> list[str]:
 
 def _rows_of_kinds(swaps: Swaps) -> list[list[str]]:
     """A row for each kind of attention, in all layers."""
-    table: Frame = swaps.table
+    table = swaps.table
     by_kind = table[table["group"] == ALL_LAYERS].groupby("kind", sort=False)
     return [[kind, *_cells(swaps.metric, rows)] for kind, rows in by_kind]
 
 
 def _rows_of_layers(swaps: Swaps) -> list[list[str]]:
     """A row for each layer that is exchanged alone."""
-    table: Frame = swaps.table
+    table = swaps.table
     by_layer = table[table["group"] == ONE_LAYER].groupby("layers", sort=False)
     return [[f"layer {layer}", *_cells(swaps.metric, rows)] for layer, rows in by_layer]
 
 
 def _rows_of_best_layers(swaps: Swaps) -> list[list[str]]:
     """A row for each number of layers, with the layers in each cell."""
-    table: Frame = swaps.table
+    table = swaps.table
     best = table[table["group"] == BEST_LAYERS]
     table_rows = []
     for number, rows in best.groupby(best["layers"].str.split().str.len()):
@@ -73,7 +74,7 @@ def _rows_of_best_layers(swaps: Swaps) -> list[list[str]]:
     return table_rows
 
 
-def _cells(metric: str, rows: Frame) -> list[str]:
+def _cells(metric: str, rows: pd.DataFrame) -> list[str]:
     """The differences of a row, by the number of landmarks."""
     return [
         format_with_noise(metric, Difference(row.difference, row.noise))

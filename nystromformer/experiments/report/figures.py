@@ -11,7 +11,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.plotting import (
     add_legend,
     attention_style,
@@ -56,7 +55,7 @@ COST_AXES = {
 FIGURES = (*COST_AXES, "curves")  # the kinds that `draw_figures` knows
 
 
-def draw_figures(frame: Frame, kind: str) -> Iterator[tuple[str, Figure]]:
+def draw_figures(frame: pd.DataFrame, kind: str) -> Iterator[tuple[str, Figure]]:
     """Draws what the runs have data for, each figure with its name.
 
     Args:
@@ -74,7 +73,7 @@ def draw_figures(frame: Frame, kind: str) -> Iterator[tuple[str, Figure]]:
                 yield f"{task}_{kind}_{metric}", figure
 
 
-def _draw_all_curves(runs: Frame) -> Iterator[tuple[str, Figure]]:
+def _draw_all_curves(runs: pd.DataFrame) -> Iterator[tuple[str, Figure]]:
     """Draws the validated rates and selected metrics of a task, and the loss."""
     points = _curve_points(runs)
     if points.empty:
@@ -87,7 +86,7 @@ def _draw_all_curves(runs: Frame) -> Iterator[tuple[str, Figure]]:
         yield "curves_train_loss", draw_curves(points, "train", "loss")
 
 
-def _curve_points(runs: Frame) -> Frame:
+def _curve_points(runs: pd.DataFrame) -> pd.DataFrame:
     """The lines of metrics.jsonl of all runs of a task, with the names of the runs."""
     points = []
     for run in runs.drop_duplicates("run").itertuples():
@@ -97,7 +96,7 @@ def _curve_points(runs: Frame) -> Frame:
     return pd.DataFrame(points)
 
 
-def draw_curves(points: Frame, split: str, metric: str) -> Figure:
+def draw_curves(points: pd.DataFrame, split: str, metric: str) -> Figure:
     """Draws seeds as thin lines and, where all have a value, their mean as a thick one.
 
     Args:
@@ -126,12 +125,12 @@ def draw_curves(points: Frame, split: str, metric: str) -> Figure:
     return figure
 
 
-def _marker(values: Frame) -> str:
+def _marker(values: pd.Series) -> str:
     """A point for a single value, which a line would not show."""
     return "o" if len(values) == 1 else ""
 
 
-def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
+def draw_by_cost(runs: pd.DataFrame, cost: CostAxis) -> Figure | None:
     """Draws the score of each row over what it costs.
 
     Each row is a point in the colour of its attention, and the points of an attention
@@ -171,7 +170,7 @@ def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
     return figure
 
 
-def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
+def _summarize_points(runs: pd.DataFrame, cost: CostAxis) -> pd.DataFrame:
     """A row for each label: its attention, mean cost and score, bar and name."""
     points = []
     for _, seeds in runs.groupby("label", sort=False):
@@ -201,7 +200,7 @@ class Line(NamedTuple):
     hidden: str
 
 
-def _name_lines(points: Frame) -> dict[str, Line]:
+def _name_lines(points: pd.DataFrame) -> dict[str, Line]:
     """The names of each attention's line and points, the same in all panels.
 
     The legend has the whole name of a single row. If several rows differ in one
@@ -222,7 +221,7 @@ def _name_lines(points: Frame) -> dict[str, Line]:
     return lines
 
 
-def _draw_frontier(axes: Axes, frontier: Frame, cost: CostAxis) -> None:
+def _draw_frontier(axes: Axes, frontier: pd.DataFrame, cost: CostAxis) -> None:
     """Draws a grey line in steps through the points of the frontier."""
     # A point's score can be had at worse costs too, up to the next point: at lower
     # speeds, which lie to its left, and at larger memories, to its right.
@@ -233,7 +232,7 @@ def _draw_frontier(axes: Axes, frontier: Frame, cost: CostAxis) -> None:
 
 
 def _draw_points(
-    axes: Axes, points: Frame, cost: CostAxis, lines: dict[str, Line]
+    axes: Axes, points: pd.DataFrame, cost: CostAxis, lines: dict[str, Line]
 ) -> None:
     """Draws the points of each attention and their names, and the axis of the cost."""
     for attention, rows in points.groupby("attention", sort=False):
@@ -257,7 +256,7 @@ def _draw_points(
     _name_points(axes, points, lines)
 
 
-def _name_points(axes: Axes, points: Frame, lines: dict[str, Line]) -> None:
+def _name_points(axes: Axes, points: pd.DataFrame, lines: dict[str, Line]) -> None:
     """Writes the names of points beside them, on the side that has more room."""
     middle = points["cost"].min() ** 0.5 * points["cost"].max() ** 0.5
     for point in points.itertuples():
@@ -290,7 +289,7 @@ def _move_names_apart(figure: Figure) -> None:
             boxes.append(box)
 
 
-def _find_frontier(points: Frame, cost: CostAxis, metric: str) -> Frame:
+def _find_frontier(points: pd.DataFrame, cost: CostAxis, metric: str) -> pd.DataFrame:
     """The points whose score no other point of an equal or better cost reaches."""
     sign = 1 if is_higher_better(metric) else -1
     best_cost_first = points.assign(gain=sign * points["score"]).sort_values(

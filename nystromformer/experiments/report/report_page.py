@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import markdown
-from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.plotting import save_svg
 from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import FIGURES, draw_figures
@@ -257,7 +256,7 @@ def _make_block(
     raise ConfigError(f"unknown kind {block.kind}; known: {known}")
 
 
-def _show_scores(frame: Frame, _: Sequence[str]) -> list[str]:
+def _show_scores(frame: pd.DataFrame, _: Sequence[str]) -> list[str]:
     """The lines of the table of scores."""
     table = tables.score_table(frame)
     notes = [SCORES_NOTE.format("" if frame["finished"].all() else STEPS_NOTE)]
@@ -266,7 +265,7 @@ def _show_scores(frame: Frame, _: Sequence[str]) -> list[str]:
     return _add_notes(table, [*notes, describe(frame)])
 
 
-def _show_differences(frame: Frame, references: Sequence[str]) -> list[str]:
+def _show_differences(frame: pd.DataFrame, references: Sequence[str]) -> list[str]:
     """The lines of the table of differences from these attentions."""
     table = tables.paired_table(frame, references)
     cells = set(table.to_numpy().flat)
@@ -278,7 +277,7 @@ def _show_differences(frame: Frame, references: Sequence[str]) -> list[str]:
     return _add_notes(table, notes)
 
 
-def _show_costs(frame: Frame, _: Sequence[str]) -> list[str]:
+def _show_costs(frame: pd.DataFrame, _: Sequence[str]) -> list[str]:
     """The lines of the table of costs."""
     table = tables.cost_table(frame)
     notes = [COSTS_NOTE]
@@ -295,7 +294,7 @@ TABLES = {
 }
 
 
-def _add_notes(table: Frame, notes: Sequence[str]) -> list[str]:
+def _add_notes(table: pd.DataFrame, notes: Sequence[str]) -> list[str]:
     """The lines of a table in Markdown, with its notes below; none if it is empty."""
     if not len(table):
         return []
@@ -312,7 +311,7 @@ def _wrap(text: str) -> list[str]:
 
 
 def _show_figures(
-    frame: Frame, kind: str, prefix: str, figures: dict[str, Figure]
+    frame: pd.DataFrame, kind: str, prefix: str, figures: dict[str, Figure]
 ) -> list[str]:
     """The lines that show the figures of a kind, which are added to `figures`."""
     lines = []
@@ -326,7 +325,7 @@ def _show_figures(
     return [*lines, "", *_wrap(" ".join(notes))]
 
 
-def describe(frame: Frame) -> str:
+def describe(frame: pd.DataFrame) -> str:
     """Says how many runs are finished, what all share, and where they were made.
 
     Runs of several commits or devices are told apart in words: their numbers may differ
@@ -359,7 +358,7 @@ def describe(frame: Frame) -> str:
     return " ".join(sentences)
 
 
-def _find_shared_settings(runs: Frame) -> list[str]:
+def _find_shared_settings(runs: pd.DataFrame) -> list[str]:
     """The preset and the command line's settings that are equal in all runs."""
     facts = []
     for settings, overrides in zip(runs["settings"], runs["overrides"], strict=True):
@@ -378,7 +377,7 @@ def _shorten(text: str | None) -> str:
     return re.sub(r"\b([0-9a-f]{9})[0-9a-f]{31}\b", r"\1", text)
 
 
-def _count(runs: Frame) -> str:
+def _count(runs: pd.DataFrame) -> str:
     """How many runs there are, and of which attentions, as in "3: linear, nystrom"."""
     attentions = ", ".join(runs["attention"].unique())
     return f"{len(runs)}: {attentions}"
