@@ -1,10 +1,12 @@
 """The figures of a report: scores over what they cost, and learning curves.
 
-An attention has one colour in all of them; its rows differ in their strokes.
+An attention has one colour in all of them; its rows differ in their strokes. Thin
+dotted lines are the floors: what fixed rules reach on the test examples.
 """
 
 import textwrap
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -21,6 +23,7 @@ from nystromformer.experiments.report.runs import heading, scale
 from nystromformer.run_files import is_higher_better, is_rate
 
 LETTERS_BESIDE_A_POINT = 40
+FLOOR_COLOR = "0.35"
 
 
 class CostAxis(NamedTuple):
@@ -81,9 +84,10 @@ def _draw_all_curves(runs: pd.DataFrame) -> Iterator[tuple[str, Figure]]:
     shown_metrics = {name for name in points if is_rate(name)}
     shown_metrics |= set(runs["metric"]) & set(points)
     for metric in sorted(shown_metrics):
-        yield f"curves_{metric}", draw_curves(points, "validation", metric)
+        floors = _find_floors(runs, metric)
+        yield f"curves_{metric}", draw_curves(points, "validation", metric, floors)
     if "train" in set(points["split"]):
-        yield "curves_train_loss", draw_curves(points, "train", "loss")
+        yield "curves_train_loss", draw_curves(points, "train", "loss", floors={})
 
 
 def _curve_points(runs: pd.DataFrame) -> pd.DataFrame:
@@ -96,13 +100,54 @@ def _curve_points(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(points)
 
 
-def draw_curves(points: pd.DataFrame, split: str, metric: str) -> Figure:
+def _find_floors(runs: pd.DataFrame, metric: str) -> dict[str, float]:
+    """What each rule reaches on the test examples, by its name; rates in per cent.
+
+    A rule that reaches several values has the options of the task behind its name.
+    """
+    values = defaultdict(dict)  # rule -> value -> options of the task
+    for run in runs[runs["metric"] == metric].itertuples():
+        for rule, value in run.floors.items():
+            values[rule].setdefault(scale(metric) * value, run.data)
+    floors = {}
+    for rule, options_of_value in values.items():
+        for value, options in options_of_value.items():
+            has_options = len(options_of_value) > 1 and options
+            floors[f"{rule}, {options}" if has_options else rule] = value
+    return floors
+
+
+def _draw_floors(axes: Axes, floors: Mapping[str, float]) -> None:
+    """Draws each floor as a thin line, with its name above the right end.
+
+    Both lie behind the runs, and the names in front of the lines.
+    """
+    for name, value in floors.items():
+        axes.axhline(value, color=FLOOR_COLOR, linestyle=":", linewidth=0.9, zorder=-2)
+        axes.annotate(
+            f"floor of the test: {name}",
+            (1, value),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(0, 2),
+            textcoords="offset points",
+            horizontalalignment="right",
+            fontsize=6,
+            color=FLOOR_COLOR,
+            bbox={"facecolor": "white", "linewidth": 0, "pad": 0.2},
+            zorder=-1,
+        )
+
+
+def draw_curves(
+    points: pd.DataFrame, split: str, metric: str, floors: Mapping[str, float]
+) -> Figure:
     """Draws seeds as thin lines and, where all have a value, their mean as a thick one.
 
     Args:
       points: the lines of metrics.jsonl, with `task`, `attention`, `label` and `seed`.
       split: "train" or "validation".
       metric: a column of the points.
+      floors: in the unit of the figure, by their names.
     """
     figure = new_figure()
     axes = figure.axes[0]
@@ -121,7 +166,9 @@ def draw_curves(points: pd.DataFrame, split: str, metric: str) -> Figure:
 
     task = points["task"].iloc[0]
     axes.set(xlabel="step", ylabel=heading(split, metric), title=task)
+    _draw_floors(axes, floors)
     add_legend(figure)
+    _move_names_apart(figure)
     return figure
 
 
@@ -147,21 +194,24 @@ def draw_by_cost(runs: pd.DataFrame, cost: CostAxis) -> Figure | None:
     """
     measured_runs = runs[runs[cost.key] > 0]
     panels = {}
+    floors = {}
     by_panel = measured_runs.groupby(["data", "device"], sort=False)
+    metric = runs["metric"].iloc[0]
     for data_and_device, panel in by_panel:
         if panel["label"].nunique() > 1:
             panels[data_and_device] = _summarize_points(panel, cost)
+            floors[data_and_device] = _find_floors(panel, metric)
     if not panels:
         return None
 
     lines = _name_lines(pd.concat(list(panels.values())))
-    metric = runs["metric"].iloc[0]
     figure = new_figure(columns=len(panels))
     for axes, (data_and_device, points) in zip(
         figure.axes, panels.items(), strict=True
     ):
         _draw_frontier(axes, _find_frontier(points, cost, metric), cost)
         _draw_points(axes, points, cost, lines)
+        _draw_floors(axes, floors[data_and_device])
         title_parts = [runs["task"].iloc[0], *data_and_device]
         axes.set_title(", ".join(part for part in title_parts if part))
         axes.set_ylabel(heading("test", metric))
@@ -275,7 +325,7 @@ def _name_points(axes: Axes, points: pd.DataFrame, lines: dict[str, Line]) -> No
 
 
 def _move_names_apart(figure: Figure) -> None:
-    """Raises names of points until none lies over another."""
+    """Raises names of points and floors until none lies over another."""
     figure.draw_without_rendering()  # places the panels
     for axes in figure.axes:
         boxes = []
