@@ -12,7 +12,7 @@ start.prepare()
 from absl import flags
 
 from nystromformer.experiments import cli
-from nystromformer.experiments.approximation.study import write_study
+from nystromformer.experiments.approximation.study_page import write_study
 from nystromformer.experiments.trained_run import load_run
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)

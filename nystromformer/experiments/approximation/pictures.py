@@ -15,7 +15,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from nystromformer.experiments.approximation import measurements
+from nystromformer.experiments.approximation import columns, measurements
 from nystromformer.experiments.approximation.measurements import HeadMatrices
 from nystromformer.experiments.approximation.swap import (
     ALL_LAYERS,
@@ -32,7 +32,6 @@ from nystromformer.factors import (
     softmax_matrix,
     standard_nystrom,
 )
-from nystromformer.landmarks import LANDMARKS
 from nystromformer.run_files import is_rate
 
 MAX_PANELS = 12  # in a figure of errors, each for a head
@@ -45,7 +44,6 @@ RANKS = np.linspace(0, 1, 65)
 QUARTER = 0.25
 WIDTH_OF_PICTURES = 5.4  # inches for a row
 FONT_SIZE = 8  # points
-LABELS = {name: name.replace("_", " ") for name in LANDMARKS} | {"kmeans": "k-means"}
 PICTURED_HEADS = 6
 
 
@@ -104,7 +102,7 @@ def _method_colors(methods: Sequence[str]) -> dict[str, Any]:
     if all(method.split()[0].isdigit() for method in methods):  # as in "4 landmarks"
         shades = colormaps["viridis"](np.linspace(0, 0.9, len(methods)))
         return dict(zip(methods, map(tuple, shades), strict=True))
-    names = {x: "nystrom" if x == "segment means" else x for x in methods}
+    names = {x: "nystrom" if x == columns.SEGMENT_MEANS else x for x in methods}
     styles = attention_styles(names.values())
     return {method: styles[name]["color"] for method, name in names.items()}
 
@@ -305,12 +303,16 @@ def draw_matrices(
 
     standard = functools.partial(standard_nystrom, num_landmarks=pictured_count)
     standard_options = {"after softmax": {}, "after, iterated": {"pinv": "iterative"}}
-    choice_options = {label: {"landmarks": name} for name, label in LABELS.items()}
+    choice_options = {
+        label: {"landmarks": name} for name, label in columns.CHOICES.items()
+    }
     count_options = {f"{n} landmarks": {"num_landmarks": n} for n in counts[-3:]}
-    inverse_options: dict[str, dict[str, Any]] = {"exact inverse": {"pinv": "exact"}}
+    inverse_options: dict[str, dict[str, Any]] = {
+        columns.EXACT_INVERSE: {"pinv": "exact"}
+    }
     for n in (2, 4, 6):
         inverse_options[f"{n} iterations"] = {"num_pinv_iters": n}
-    iterate_options = inverse_options | {"double softmax": {"pinv": "identity"}}
+    iterate_options = inverse_options | {columns.DOUBLE_SOFTMAX: {"pinv": "identity"}}
 
     exact = {"exact": softmax_matrix}
     choices = _variants(approximate, choice_options)

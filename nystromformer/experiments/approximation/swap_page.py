@@ -17,6 +17,23 @@ from nystromformer.experiments.approximation.swap import (
 )
 from nystromformer.run_files import format_metric, is_rate
 
+# The paragraphs of the advice. Each is one line, as it stands in a page.
+EXCHANGED = """\
+**{needs}** can be exchanged: each of these layers alone loses at most {max_loss} of \
+validation. All of them together change the {metric} on {num_examples:,} examples of \
+the test from {exact} by {difference}. As a setting of a run that trains on with it, \
+by the command of this run, a new --workdir and --config.train.init_from=RUN:
+
+    --config.attention.by_layer="{setting}"
+"""
+KEPT = """\
+**{layers}** can not: {most} landmarks are not enough, keep exact attention.
+"""
+NOT_ABOVE_FLOOR = """\
+**The model is not above its floor**, {floor}: it has learned little, and an exchange \
+that costs nothing says nothing.
+"""
+
 
 def describe_swaps(swaps: Swaps) -> list[str]:
     """Returns the lines of a page: what each layer needs, and the tables behind it."""
@@ -89,37 +106,30 @@ def describe_advice(swaps: Swaps) -> str:
     for layer, count in enumerate(advice.landmarks):
         layers_of_count.setdefault(count, []).append(layer)
     kept = layers_of_count.pop(EXACT, [])
-    lines = []
+
+    paragraphs = []
     if layers_of_count:
         needs = [
             f"{name_layers(layers)} with {count} landmarks"
             for count, layers in sorted(layers_of_count.items())
         ]
-        loss = "half a point" if is_rate(swaps.metric) else f"{MAX_LOSS_ALONE}"
-        exact = format_metric(swaps.metric, advice.exact)
-        difference = format_with_noise(swaps.metric, advice.together)
-        lines += [
-            f"**{'; '.join(needs)}** can be exchanged: each of these layers alone "
-            f"loses at most {loss} of validation. All of them together change the "
-            f"{swaps.metric} on {advice.num_examples:,} examples of the test from "
-            f"{exact} by {difference}. As a setting of a run that trains on with it, "
-            "by the command of this run, a new --workdir and "
-            "--config.train.init_from=RUN:\n",
-            f'    --config.attention.by_layer="{by_layer_setting(advice.landmarks)}"\n',
-        ]
+        exchanged = EXCHANGED.format(
+            needs="; ".join(needs),
+            max_loss="half a point" if is_rate(swaps.metric) else MAX_LOSS_ALONE,
+            metric=swaps.metric,
+            num_examples=advice.num_examples,
+            exact=format_metric(swaps.metric, advice.exact),
+            difference=format_with_noise(swaps.metric, advice.together),
+            setting=by_layer_setting(advice.landmarks),
+        )
+        paragraphs.append(exchanged)
     if kept:
         most = swaps.table["num_landmarks"].max()
-        lines.append(
-            f"**{name_layers(kept)}** can not: {most} landmarks are not enough, keep "
-            "exact attention.\n"
-        )
+        paragraphs.append(KEPT.format(layers=name_layers(kept), most=most))
     if advice.floor is not None and advice.exact <= advice.floor:
         floor = format_metric(swaps.metric, advice.floor)
-        lines.append(
-            f"**The model is not above its floor**, {floor}: it has learned little, "
-            "and an exchange that costs nothing says nothing.\n"
-        )
-    return "\n".join(lines)
+        paragraphs.append(NOT_ABOVE_FLOOR.format(floor=floor))
+    return "\n".join(paragraphs)
 
 
 def by_layer_setting(landmarks: Sequence[int]) -> str:
