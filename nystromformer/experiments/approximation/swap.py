@@ -218,7 +218,12 @@ def has_exact_attention(run: TrainedRun) -> bool:
 
 
 class SwapTable:
-    """The table of `Swaps`, as it is measured row by row on the same examples."""
+    """The table of `Swaps`, as it is measured row by row on the same examples.
+
+    Attributes:
+      rows: what `add` has measured.
+      exact: the sums of every metric for the model as it was trained.
+    """
 
     def __init__(
         self, run: TrainedRun, meters: Mapping[str, SwapMeter], examples: DeviceRows
