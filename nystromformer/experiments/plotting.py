@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from PIL import Image
 
 WIDTH = 6.4  # inches, of one panel
 HEIGHT = 4.0
@@ -210,8 +211,16 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     svg = Path(f"{path}.svg")
     with matplotlib.rc_context(STYLE):
         figure.savefig(png, dpi=150, metadata={"Software": None})
+    reduce_colors(png)
     save_svg(figure, svg)
     return [png, svg]
+
+
+def reduce_colors(png: Path) -> None:
+    """Writes a picture anew with 256 colours of its own, in about half of the bytes."""
+    with Image.open(png) as image:
+        colors = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    colors.save(png, optimize=True)
 
 
 def save_svg(figure: Figure, path: Path) -> None:

@@ -1,8 +1,10 @@
 """The common style of figures: lines told apart, legends that fit, equal bytes."""
 
+import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
+from PIL import Image
 
 from nystromformer.experiments.plotting import (
     ATTENTION_COLORS,
@@ -101,6 +103,19 @@ def test_save_figure_draws_labels_that_are_longer_than_the_figure(tmp_path):
     add_legend(figure)
     assert figure.get_figheight() > HEIGHT + 1
     save_figure(figure, tmp_path / "a")
+
+
+def test_save_figure_keeps_colours_in_few_bytes(tmp_path):
+    figure = new_figure()
+    figure.axes[0].imshow(np.random.default_rng(0).normal(size=(200, 200)))
+    figure.savefig(tmp_path / "all.png", dpi=150)
+    png, _ = save_figure(figure, tmp_path / "few")
+    assert png.stat().st_size < 0.6 * (tmp_path / "all.png").stat().st_size
+    few, all_colors = (
+        np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB"), float)
+        for name in ("few", "all")
+    )
+    assert np.abs(few - all_colors).mean() < 1  # of 255
 
 
 def test_save_figure_writes_the_same_bytes_again(tmp_path):

@@ -297,7 +297,7 @@ def spread_of_draws(errors: pd.DataFrame) -> pd.DataFrame:
     """
     draws = errors[errors["method"].isin(columns.RANDOM_METHODS)]
     keys = [*columns.INDEX_COLUMNS, "method"]
-    errors_of_draws: Any = draws.groupby([*keys, "example"])["error"]
+    errors_of_draws = draws.groupby([*keys, "example"])["error"]
     ratios = errors_of_draws.max() / errors_of_draws.min()
     medians = ratios.groupby(keys).median().unstack()
     return medians.rename(columns=columns.spread_of)

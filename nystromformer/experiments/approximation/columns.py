@@ -1,8 +1,10 @@
-"""The columns of errors.csv, causes.csv and their tables: one name for each.
+"""The methods and columns of a study's CSV files and tables: one name for each.
 
 A method's name is the value of the column `method` where each error has a row, and the
 column of its median error where each head has one.
 """
+
+from nystromformer import landmarks
 
 INDEX_COLUMNS = ["layer", "head", "num_landmarks"]
 
@@ -33,20 +35,27 @@ LANDMARKS = "landmarks"
 INVERSE = "inverse"
 UNDEFINED = "undefined"
 
-# The columns of a study's table, and what stands above them.
+# The columns of a study's table, and the headings of those that are not their own.
+TABLE_COLUMNS = (*METHODS, INVERSE_ERROR, INVERSE_RESIDUAL)
 HEADINGS = {
-    BEST_RANK: "best rank",
-    BEST_MIDDLE: "best middle matrix",
     NYSTROM: "Nyström",
-    EXACT_INVERSE: "exact inverse",
-    NO_INVERSE: "no inverse",
-    RANDOM_LANDMARKS: "random landmarks",
-    STANDARD: "standard Nyström",
     STANDARD_ITERATED: "iterated",
     PERFORMER: "Performer",
     INVERSE_ERROR: "‖Z − A⁺‖ / ‖A⁺‖",
     INVERSE_RESIDUAL: "‖AZA − A‖ / ‖A‖",
 }
+
+# Other methods of landmarks.csv and swaps.csv: each choice of landmarks, by its name in
+# the options, and no inverse.
+CHOICES = {name: name.replace("_", " ") for name in landmarks.LANDMARKS}
+CHOICES["kmeans"] = "k-means"
+SEGMENT_MEANS = CHOICES["segment_means"]
+DOUBLE_SOFTMAX = "double softmax"
+
+
+def heading_of(column: str) -> str:
+    """Returns what stands above a column of a study's table."""
+    return HEADINGS.get(column, column)
 
 
 def spread_of(method: str) -> str:

@@ -23,8 +23,7 @@ from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.validation import check_range
 
 Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each layer
-# A relative error up to this counts as small enough.
-TOLERANCE = 0.1
+SMALL_ERROR = 0.1  # A relative error up to this is small enough.
 # A letter in the figure for what limits a head.
 MARKS = {
     columns.NOTHING: "",
@@ -101,7 +100,7 @@ def diagnose(
     num_landmarks: int | Sequence[int] = (8, 16, 32, 64),
     num_pinv_iters: int = NUM_PINV_ITERS,
     num_draws: int = 4,
-    tolerance: float = TOLERANCE,
+    tolerance: float = SMALL_ERROR,
 ) -> Diagnosis:
     """Measures how well Nyström attention replaces softmax attention in given heads.
 
@@ -213,13 +212,11 @@ def _make_layers(
     return layers
 
 
-def summarize(errors: pd.DataFrame, tolerance: float = TOLERANCE) -> pd.DataFrame:
+def summarize(errors: pd.DataFrame, tolerance: float = SMALL_ERROR) -> pd.DataFrame:
     """Makes the table of a `Diagnosis`: medians over examples and draws."""
     medians = errors.groupby([*columns.INDEX_COLUMNS, "method"])["error"].median()
-    table: Any = medians.unstack()[list(columns.METHODS)]
-    inverse: Any = errors[errors["method"] == columns.NYSTROM].groupby(
-        columns.INDEX_COLUMNS
-    )
+    table = medians.unstack()[list(columns.METHODS)]
+    inverse = errors[errors["method"] == columns.NYSTROM].groupby(columns.INDEX_COLUMNS)
     table = table.join(
         inverse[[columns.INVERSE_ERROR, columns.INVERSE_RESIDUAL]].median()
     )
@@ -238,7 +235,7 @@ def summarize(errors: pd.DataFrame, tolerance: float = TOLERANCE) -> pd.DataFram
     return table.assign(**{columns.LIMITED_BY: limits})
 
 
-def advise(table: pd.DataFrame, tolerance: float = TOLERANCE) -> str:
+def advise(table: pd.DataFrame, tolerance: float = SMALL_ERROR) -> str:
     """Says which layers can have Nyström attention, and with how many landmarks.
 
     A layer can where none of its heads is limited.
@@ -247,7 +244,7 @@ def advise(table: pd.DataFrame, tolerance: float = TOLERANCE) -> str:
       table: the table of a `Diagnosis`.
       tolerance: the error that is small enough.
     """
-    limits: Any = table[columns.LIMITED_BY].unstack("head")
+    limits = table[columns.LIMITED_BY].unstack("head")
     layers_of_count: dict[int, list[int]] = {}
     unable = []
     for layer, limits_of_layer in limits.groupby("layer"):
@@ -287,7 +284,7 @@ def name_layers(layers: Sequence[int]) -> str:
 
 def draw_limits(table: pd.DataFrame) -> Figure:
     """Draws the error of Nyström attention by layer and head."""
-    panels: Any = list(table.groupby("num_landmarks"))
+    panels = list(table.groupby("num_landmarks"))
     num_layers = table.index.unique("layer").size
     num_heads = table.index.unique("head").size
     figure = new_figure(columns=len(panels))

@@ -15,7 +15,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from nystromformer.experiments.approximation import measurements
+from nystromformer.experiments.approximation import columns, measurements
 from nystromformer.experiments.approximation.measurements import HeadMatrices
 from nystromformer.experiments.approximation.swap import (
     ALL_LAYERS,
@@ -24,7 +24,6 @@ from nystromformer.experiments.approximation.swap import (
     ONE_LAYER,
     Swaps,
 )
-from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.plotting import STROKES, attention_styles, new_figure
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.factors import (
@@ -33,7 +32,6 @@ from nystromformer.factors import (
     softmax_matrix,
     standard_nystrom,
 )
-from nystromformer.landmarks import LANDMARKS
 from nystromformer.run_files import is_rate
 
 MAX_PANELS = 12  # in a figure of errors, each for a head
@@ -46,7 +44,6 @@ RANKS = np.linspace(0, 1, 65)
 QUARTER = 0.25
 WIDTH_OF_PICTURES = 5.4  # inches for a row
 FONT_SIZE = 8  # points
-LABELS = {name: name.replace("_", " ") for name in LANDMARKS} | {"kmeans": "k-means"}
 PICTURED_HEADS = 6
 
 
@@ -56,7 +53,7 @@ def evenly_spaced(items: Sequence[Any], num_items: int) -> list[Any]:
     return [items[position] for position in positions.round().astype(int)]
 
 
-def draw_errors(rows: Frame, x: str) -> Figure:
+def draw_errors(rows: pd.DataFrame, x: str) -> Figure:
     """Draws the error against a column: a panel for each head, a line for each method.
 
     Of more than MAX_PANELS heads, evenly spaced ones are drawn. Rows in which the
@@ -105,12 +102,14 @@ def _method_colors(methods: Sequence[str]) -> dict[str, Any]:
     if all(method.split()[0].isdigit() for method in methods):  # as in "4 landmarks"
         shades = colormaps["viridis"](np.linspace(0, 0.9, len(methods)))
         return dict(zip(methods, map(tuple, shades), strict=True))
-    names = {x: "nystrom" if x == "segment means" else x for x in methods}
+    names = {x: "nystrom" if x == columns.SEGMENT_MEANS else x for x in methods}
     styles = attention_styles(names.values())
     return {method: styles[name]["color"] for method, name in names.items()}
 
 
-def _draw_method(axes: Any, rows: Frame, x: str, *, label: str, color: Any) -> None:
+def _draw_method(
+    axes: Any, rows: pd.DataFrame, x: str, *, label: str, color: Any
+) -> None:
     """Draws the median over sequences and seeds, and the quartiles as a band."""
     errors = rows.groupby(x)["error"]
     median = errors.median()
@@ -127,7 +126,7 @@ def _draw_method(axes: Any, rows: Frame, x: str, *, label: str, color: Any) -> N
         axes.axhline(errors_without_x.median(), color=color, linestyle="--")
 
 
-def draw_spectrum(rows: Frame) -> Figure:
+def draw_spectrum(rows: pd.DataFrame) -> Figure:
     """Draws cumulative normalised singular values of S, as Linformer's Fig. 1.
 
     The left panel has a line for each layer and head, the median over sequences. The
@@ -172,7 +171,7 @@ def draw_spectrum(rows: Frame) -> Figure:
     return figure
 
 
-def cumulative_spectra(rows: Frame) -> Frame:
+def cumulative_spectra(rows: pd.DataFrame) -> pd.DataFrame:
     """Sums the largest singular values, over the sum of all, by rank.
 
     Args:
@@ -195,7 +194,7 @@ def cumulative_spectra(rows: Frame) -> Frame:
 def draw_swaps(swaps: Swaps) -> Figure:
     """Draws the differences: all layers by kind, each layer alone, the best layers."""
     scale = 100 if is_rate(swaps.metric) else 1
-    table: Frame = swaps.table.assign(
+    table = swaps.table.assign(
         change=scale * swaps.table["difference"],
         change_noise=scale * swaps.table["noise"],
     )
@@ -214,7 +213,7 @@ def draw_swaps(swaps: Swaps) -> Figure:
     return figure
 
 
-def _draw_kinds(axes: Any, rows: Frame) -> None:
+def _draw_kinds(axes: Any, rows: pd.DataFrame) -> None:
     """Draws the changes by the number of landmarks, a line for each kind."""
     for kind, rows_of_kind in rows.groupby("kind", sort=False):
         axes.errorbar(
@@ -230,7 +229,7 @@ def _draw_kinds(axes: Any, rows: Frame) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _draw_layers(axes: Any, rows: Frame, min_limit: float) -> Any:
+def _draw_layers(axes: Any, rows: pd.DataFrame, min_limit: float) -> Any:
     """Draws the change of each layer by its number of landmarks; returns the image.
 
     The colours reach as far as the largest change, and at least to `min_limit`.
@@ -258,7 +257,7 @@ def _draw_layers(axes: Any, rows: Frame, min_limit: float) -> Any:
     return image
 
 
-def _draw_best_layers(axes: Any, rows: Frame) -> None:
+def _draw_best_layers(axes: Any, rows: pd.DataFrame) -> None:
     """Draws the changes by how many layers are exchanged, a line for each number."""
     rows = rows.assign(number=rows["layers"].str.split().str.len())
     for count, rows_of_count in rows.groupby("num_landmarks"):
@@ -304,12 +303,16 @@ def draw_matrices(
 
     standard = functools.partial(standard_nystrom, num_landmarks=pictured_count)
     standard_options = {"after softmax": {}, "after, iterated": {"pinv": "iterative"}}
-    choice_options = {label: {"landmarks": name} for name, label in LABELS.items()}
+    choice_options = {
+        label: {"landmarks": name} for name, label in columns.CHOICES.items()
+    }
     count_options = {f"{n} landmarks": {"num_landmarks": n} for n in counts[-3:]}
-    inverse_options: dict[str, dict[str, Any]] = {"exact inverse": {"pinv": "exact"}}
+    inverse_options: dict[str, dict[str, Any]] = {
+        columns.EXACT_INVERSE: {"pinv": "exact"}
+    }
     for n in (2, 4, 6):
         inverse_options[f"{n} iterations"] = {"num_pinv_iters": n}
-    iterate_options = inverse_options | {"double softmax": {"pinv": "identity"}}
+    iterate_options = inverse_options | {columns.DOUBLE_SOFTMAX: {"pinv": "identity"}}
 
     exact = {"exact": softmax_matrix}
     choices = _variants(approximate, choice_options)

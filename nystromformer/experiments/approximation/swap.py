@@ -8,6 +8,7 @@ Letters: B examples, M landmarks.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from flax import nnx
 from tqdm import tqdm
 
 from nystromformer.attention import make_attention
-from nystromformer.experiments.frames import Frame
+from nystromformer.experiments.approximation.columns import CHOICES, SEGMENT_MEANS
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.training.data import Batch, DeviceRows, HostSplit
 from nystromformer.training.objective import Objective, Sums
@@ -27,12 +28,11 @@ from nystromformer.training.objective import Objective, Sums
 MEASURED_AT_ONCE = 8  # examples
 
 # The kinds of Nyström attention that are exchanged for exact attention.
-SEGMENT_MEANS = "segment means"
 KINDS: dict[str, dict[str, Any]] = {
     SEGMENT_MEANS: {},
     "segment means, exact inverse": {"pinv": "exact"},
     "random tokens": {"landmarks": "random"},
-    "k-means": {"landmarks": "kmeans"},
+    CHOICES["kmeans"]: {"landmarks": "kmeans"},
 }
 # What a layer may lose alone: half a point of accuracy, or this much of a loss.
 MAX_LOSS_ALONE = 0.005
@@ -217,6 +217,67 @@ def has_exact_attention(run: TrainedRun) -> bool:
     return all(name == "softmax" for name, _ in run.config.attentions())
 
 
+class SwapTable:
+    """The table of `Swaps`, as it is measured row by row on the same examples.
+
+    Attributes:
+      rows: what `add` has measured.
+      exact: the sums of every metric for the model as it was trained.
+    """
+
+    def __init__(
+        self, run: TrainedRun, meters: Mapping[str, SwapMeter], examples: DeviceRows
+    ):
+        """Measures the model as it was trained.
+
+        Args:
+          run: a model with exact attention in all layers.
+          meters: a meter for each kind.
+          examples: the examples.
+        """
+        self.rows: list[dict[str, Any]] = []
+        self._objective = run.experiment.objective
+        self._num_layers = run.config.model.num_layers
+        self._meters = meters
+        self._examples = examples
+        self._sums: dict[tuple[str, tuple[int, ...]], dict[str, ExampleSums]] = {}
+        self.exact = self._measure(SEGMENT_MEANS, (EXACT,) * self._num_layers)
+
+    def _measure(self, kind: str, landmarks: tuple[int, ...]) -> dict[str, ExampleSums]:
+        """The sums of every metric, measured once for each kind and landmarks.
+
+        One layer is also the best one, and the best of all are all.
+        """
+        if (kind, landmarks) not in self._sums:
+            meter = self._meters[kind]
+            self._sums[kind, landmarks] = meter.measure(self._examples, landmarks)
+        return self._sums[kind, landmarks]
+
+    def add(self, group: str, kind: str, count: int, layers: Sequence[int]) -> float:
+        """Adds a row, and returns the objective's loss.
+
+        Args:
+          group, kind: the values of these columns.
+          count: the number of landmarks.
+          layers: the layers that are exchanged.
+        """
+        landmarks = [EXACT] * self._num_layers
+        for layer in layers:
+            landmarks[layer] = count
+        swapped = self._measure(kind, tuple(landmarks))
+        difference = _difference(self._objective, swapped, self.exact)
+        self.rows.append(
+            {
+                "group": group,
+                "kind": kind,
+                "num_landmarks": count,
+                "layers": " ".join(map(str, sorted(layers))),
+                **difference._asdict(),
+            }
+        )
+        return swapped["loss"].mean()
+
+
 def measure_swaps(
     run: TrainedRun,
     counts: Sequence[int],
@@ -235,68 +296,55 @@ def measure_swaps(
         it has fewer.
       data_dir: the folder of the data; None is that of the run.
     """
-    objective = run.experiment.objective
+    metric = run.experiment.objective.select
     num_layers = run.config.model.num_layers
     meters = {kind: SwapMeter(run, counts, kind) for kind in KINDS}
     examples = _draw_examples(run, "validation", num_examples, data_dir)
-    all_exact = [EXACT] * num_layers
-    exact = meters[SEGMENT_MEANS].measure(examples, all_exact)
+    table = SwapTable(run, meters, examples)
+
     num_measurements = len(counts) * (len(KINDS) + 2 * num_layers)
-    progress = tqdm(total=num_measurements, disable=None)
-    rows = []
-
-    # One layer is also the best one, and the best of all are all.
-    @functools.cache
-    def sums_of(kind: str, landmarks: tuple[int, ...]) -> dict[str, ExampleSums]:
-        return meters[kind].measure(examples, landmarks)
-
-    def measure(group: str, count: int, layers: Sequence[int], kind: str) -> float:
-        """Adds a row, and returns the objective's loss."""
-        landmarks = [count if layer in layers else EXACT for layer in range(num_layers)]
-        swapped = sums_of(kind, tuple(landmarks))
-        difference = _difference(objective, swapped, exact)
-        rows.append(
-            {
-                "group": group,
-                "kind": kind,
-                "num_landmarks": count,
-                "layers": " ".join(map(str, sorted(layers))),
-                **difference._asdict(),
-            }
-        )
-        progress.update()
-        return swapped["loss"].mean()
-
-    for kind in KINDS:
+    with tqdm(total=num_measurements, disable=None) as progress:
+        for kind, count in itertools.product(KINDS, counts):
+            table.add(ALL_LAYERS, kind, count, range(num_layers))
+            progress.update()
         for count in counts:
-            measure(ALL_LAYERS, count, range(num_layers), kind)
-    for count in counts:
-        losses = [
-            measure(ONE_LAYER, count, [layer], SEGMENT_MEANS)
-            for layer in range(num_layers)
-        ]
-        best_first = np.argsort(losses, kind="stable").tolist()
-        for number in range(1, num_layers + 1):
-            measure(BEST_LAYERS, count, best_first[:number], SEGMENT_MEANS)
-    progress.close()
+            losses = []
+            for layer in range(num_layers):
+                losses.append(table.add(ONE_LAYER, SEGMENT_MEANS, count, [layer]))
+                progress.update()
+            best_first = np.argsort(losses, kind="stable").tolist()
+            for number in range(1, num_layers + 1):
+                table.add(BEST_LAYERS, SEGMENT_MEANS, count, best_first[:number])
+                progress.update()
 
-    table = pd.DataFrame(rows)
-    landmarks = landmarks_needed(table, num_layers)
+    frame = pd.DataFrame(table.rows)
+    landmarks = landmarks_needed(frame, num_layers)
     test_examples = _draw_examples(run, "test", num_examples, data_dir)
-    exact_on_test = meters[SEGMENT_MEANS].measure(test_examples, all_exact)
-    on_test = meters[SEGMENT_MEANS].measure(test_examples, landmarks)
     return Swaps(
-        metric=objective.select,
-        exact=exact[objective.select].mean(),
+        metric=metric,
+        exact=table.exact[metric].mean(),
         num_examples=len(examples.labels),
-        table=table,
-        advice=Advice(
-            landmarks=landmarks,
-            num_examples=len(test_examples.labels),
-            exact=exact_on_test[objective.select].mean(),
-            together=_difference(objective, on_test, exact_on_test),
-            floor=_best_floor(run),
-        ),
+        table=frame,
+        advice=_measure_advice(run, meters[SEGMENT_MEANS], landmarks, test_examples),
+    )
+
+
+def _measure_advice(
+    run: TrainedRun,
+    meter: SwapMeter,
+    landmarks: tuple[int, ...],
+    examples: DeviceRows,
+) -> Advice:
+    """What the model loses on examples of the test with these landmarks at once."""
+    objective = run.experiment.objective
+    exact = meter.measure(examples, [EXACT] * len(landmarks))
+    swapped = meter.measure(examples, landmarks)
+    return Advice(
+        landmarks=landmarks,
+        num_examples=len(examples.labels),
+        exact=exact[objective.select].mean(),
+        together=_difference(objective, swapped, exact),
+        floor=_best_floor(run),
     )
 
 
@@ -337,7 +385,7 @@ def _difference(
     return Difference(difference, noise)
 
 
-def landmarks_needed(table: Frame, num_layers: int) -> tuple[int, ...]:
+def landmarks_needed(table: pd.DataFrame, num_layers: int) -> tuple[int, ...]:
     """Returns for each layer the least number of landmarks that is enough.
 
     With it the layer loses at most MAX_LOSS_ALONE when it alone is exchanged. EXACT
@@ -349,5 +397,5 @@ def landmarks_needed(table: Frame, num_layers: int) -> tuple[int, ...]:
     """
     alone = table[table["group"] == ONE_LAYER]
     enough = alone[alone["difference"] >= -MAX_LOSS_ALONE]
-    least: Frame = enough.groupby("layers")["num_landmarks"].min()
+    least = enough.groupby("layers")["num_landmarks"].min()
     return tuple(int(least.get(str(layer), EXACT)) for layer in range(num_layers))

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pandas as pd
+
 from nystromformer.experiments import markdown
 from nystromformer.experiments.approximation.diagnosis import name_layers
 from nystromformer.experiments.approximation.swap import (
@@ -13,8 +15,24 @@ from nystromformer.experiments.approximation.swap import (
     Difference,
     Swaps,
 )
-from nystromformer.experiments.frames import Frame
 from nystromformer.run_files import format_metric, is_rate
+
+# The paragraphs of the advice. Each is one line, as it stands in a page.
+EXCHANGED = """\
+**{needs}** can be exchanged: each of these layers alone loses at most {max_loss} of \
+validation. All of them together change the {metric} on {num_examples:,} examples of \
+the test from {exact} by {difference}. As a setting of a run that trains on with it, \
+by the command of this run, a new --workdir and --config.train.init_from=RUN:
+
+    --config.attention.by_layer="{setting}"
+"""
+KEPT = """\
+**{layers}** can not: {most} landmarks are not enough, keep exact attention.
+"""
+NOT_ABOVE_FLOOR = """\
+**The model is not above its floor**, {floor}: it has learned little, and an exchange \
+that costs nothing says nothing.
+"""
 
 
 def describe_swaps(swaps: Swaps) -> list[str]:
@@ -44,21 +62,21 @@ def describe_swaps(swaps: Swaps) -> list[str]:
 
 def _rows_of_kinds(swaps: Swaps) -> list[list[str]]:
     """A row for each kind of attention, in all layers."""
-    table: Frame = swaps.table
+    table = swaps.table
     by_kind = table[table["group"] == ALL_LAYERS].groupby("kind", sort=False)
     return [[kind, *_cells(swaps.metric, rows)] for kind, rows in by_kind]
 
 
 def _rows_of_layers(swaps: Swaps) -> list[list[str]]:
     """A row for each layer that is exchanged alone."""
-    table: Frame = swaps.table
+    table = swaps.table
     by_layer = table[table["group"] == ONE_LAYER].groupby("layers", sort=False)
     return [[f"layer {layer}", *_cells(swaps.metric, rows)] for layer, rows in by_layer]
 
 
 def _rows_of_best_layers(swaps: Swaps) -> list[list[str]]:
     """A row for each number of layers, with the layers in each cell."""
-    table: Frame = swaps.table
+    table = swaps.table
     best = table[table["group"] == BEST_LAYERS]
     table_rows = []
     for number, rows in best.groupby(best["layers"].str.split().str.len()):
@@ -73,7 +91,7 @@ def _rows_of_best_layers(swaps: Swaps) -> list[list[str]]:
     return table_rows
 
 
-def _cells(metric: str, rows: Frame) -> list[str]:
+def _cells(metric: str, rows: pd.DataFrame) -> list[str]:
     """The differences of a row, by the number of landmarks."""
     return [
         format_with_noise(metric, Difference(row.difference, row.noise))
@@ -88,37 +106,30 @@ def describe_advice(swaps: Swaps) -> str:
     for layer, count in enumerate(advice.landmarks):
         layers_of_count.setdefault(count, []).append(layer)
     kept = layers_of_count.pop(EXACT, [])
-    lines = []
+
+    paragraphs = []
     if layers_of_count:
         needs = [
             f"{name_layers(layers)} with {count} landmarks"
             for count, layers in sorted(layers_of_count.items())
         ]
-        loss = "half a point" if is_rate(swaps.metric) else f"{MAX_LOSS_ALONE}"
-        exact = format_metric(swaps.metric, advice.exact)
-        difference = format_with_noise(swaps.metric, advice.together)
-        lines += [
-            f"**{'; '.join(needs)}** can be exchanged: each of these layers alone "
-            f"loses at most {loss} of validation. All of them together change the "
-            f"{swaps.metric} on {advice.num_examples:,} examples of the test from "
-            f"{exact} by {difference}. As a setting of a run that trains on with it, "
-            "by the command of this run, a new --workdir and "
-            "--config.train.init_from=RUN:\n",
-            f'    --config.attention.by_layer="{by_layer_setting(advice.landmarks)}"\n',
-        ]
+        exchanged = EXCHANGED.format(
+            needs="; ".join(needs),
+            max_loss="half a point" if is_rate(swaps.metric) else MAX_LOSS_ALONE,
+            metric=swaps.metric,
+            num_examples=advice.num_examples,
+            exact=format_metric(swaps.metric, advice.exact),
+            difference=format_with_noise(swaps.metric, advice.together),
+            setting=by_layer_setting(advice.landmarks),
+        )
+        paragraphs.append(exchanged)
     if kept:
         most = swaps.table["num_landmarks"].max()
-        lines.append(
-            f"**{name_layers(kept)}** can not: {most} landmarks are not enough, keep "
-            "exact attention.\n"
-        )
+        paragraphs.append(KEPT.format(layers=name_layers(kept), most=most))
     if advice.floor is not None and advice.exact <= advice.floor:
         floor = format_metric(swaps.metric, advice.floor)
-        lines.append(
-            f"**The model is not above its floor**, {floor}: it has learned little, "
-            "and an exchange that costs nothing says nothing.\n"
-        )
-    return "\n".join(lines)
+        paragraphs.append(NOT_ABOVE_FLOOR.format(floor=floor))
+    return "\n".join(paragraphs)
 
 
 def by_layer_setting(landmarks: Sequence[int]) -> str:

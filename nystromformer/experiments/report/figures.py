@@ -1,17 +1,18 @@
 """The figures of a report: scores over what they cost, and learning curves.
 
-An attention has one colour in all of them; its rows differ in their strokes.
+An attention has one colour in all of them; its rows differ in their strokes. Thin
+dotted lines are the floors: what fixed rules reach on the test examples.
 """
 
 import textwrap
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.plotting import (
     add_legend,
     attention_style,
@@ -22,6 +23,7 @@ from nystromformer.experiments.report.runs import heading, scale
 from nystromformer.run_files import is_higher_better, is_rate
 
 LETTERS_BESIDE_A_POINT = 40
+FLOOR_COLOR = "0.35"
 
 
 class CostAxis(NamedTuple):
@@ -56,7 +58,7 @@ COST_AXES = {
 FIGURES = (*COST_AXES, "curves")  # the kinds that `draw_figures` knows
 
 
-def draw_figures(frame: Frame, kind: str) -> Iterator[tuple[str, Figure]]:
+def draw_figures(frame: pd.DataFrame, kind: str) -> Iterator[tuple[str, Figure]]:
     """Draws what the runs have data for, each figure with its name.
 
     Args:
@@ -74,7 +76,7 @@ def draw_figures(frame: Frame, kind: str) -> Iterator[tuple[str, Figure]]:
                 yield f"{task}_{kind}_{metric}", figure
 
 
-def _draw_all_curves(runs: Frame) -> Iterator[tuple[str, Figure]]:
+def _draw_all_curves(runs: pd.DataFrame) -> Iterator[tuple[str, Figure]]:
     """Draws the validated rates and selected metrics of a task, and the loss."""
     points = _curve_points(runs)
     if points.empty:
@@ -82,12 +84,13 @@ def _draw_all_curves(runs: Frame) -> Iterator[tuple[str, Figure]]:
     shown_metrics = {name for name in points if is_rate(name)}
     shown_metrics |= set(runs["metric"]) & set(points)
     for metric in sorted(shown_metrics):
-        yield f"curves_{metric}", draw_curves(points, "validation", metric)
+        floors = _find_floors(runs, metric)
+        yield f"curves_{metric}", draw_curves(points, "validation", metric, floors)
     if "train" in set(points["split"]):
-        yield "curves_train_loss", draw_curves(points, "train", "loss")
+        yield "curves_train_loss", draw_curves(points, "train", "loss", floors={})
 
 
-def _curve_points(runs: Frame) -> Frame:
+def _curve_points(runs: pd.DataFrame) -> pd.DataFrame:
     """The lines of metrics.jsonl of all runs of a task, with the names of the runs."""
     points = []
     for run in runs.drop_duplicates("run").itertuples():
@@ -97,13 +100,54 @@ def _curve_points(runs: Frame) -> Frame:
     return pd.DataFrame(points)
 
 
-def draw_curves(points: Frame, split: str, metric: str) -> Figure:
+def _find_floors(runs: pd.DataFrame, metric: str) -> dict[str, float]:
+    """What each rule reaches on the test examples, by its name; rates in per cent.
+
+    A rule that reaches several values has the options of the task behind its name.
+    """
+    values = defaultdict(dict)  # rule -> value -> options of the task
+    for run in runs[runs["metric"] == metric].itertuples():
+        for rule, value in run.floors.items():
+            values[rule].setdefault(scale(metric) * value, run.data)
+    floors = {}
+    for rule, options_of_value in values.items():
+        for value, options in options_of_value.items():
+            has_options = len(options_of_value) > 1 and options
+            floors[f"{rule}, {options}" if has_options else rule] = value
+    return floors
+
+
+def _draw_floors(axes: Axes, floors: Mapping[str, float]) -> None:
+    """Draws each floor as a thin line, with its name above the right end.
+
+    Both lie behind the runs, and the names in front of the lines.
+    """
+    for name, value in floors.items():
+        axes.axhline(value, color=FLOOR_COLOR, linestyle=":", linewidth=0.9, zorder=-2)
+        axes.annotate(
+            f"floor of the test: {name}",
+            (1, value),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(0, 2),
+            textcoords="offset points",
+            horizontalalignment="right",
+            fontsize=6,
+            color=FLOOR_COLOR,
+            bbox={"facecolor": "white", "linewidth": 0, "pad": 0.2},
+            zorder=-1,
+        )
+
+
+def draw_curves(
+    points: pd.DataFrame, split: str, metric: str, floors: Mapping[str, float]
+) -> Figure:
     """Draws seeds as thin lines and, where all have a value, their mean as a thick one.
 
     Args:
       points: the lines of metrics.jsonl, with `task`, `attention`, `label` and `seed`.
       split: "train" or "validation".
       metric: a column of the points.
+      floors: in the unit of the figure, by their names.
     """
     figure = new_figure()
     axes = figure.axes[0]
@@ -122,16 +166,18 @@ def draw_curves(points: Frame, split: str, metric: str) -> Figure:
 
     task = points["task"].iloc[0]
     axes.set(xlabel="step", ylabel=heading(split, metric), title=task)
+    _draw_floors(axes, floors)
     add_legend(figure)
+    _move_names_apart(figure)
     return figure
 
 
-def _marker(values: Frame) -> str:
+def _marker(values: pd.Series) -> str:
     """A point for a single value, which a line would not show."""
     return "o" if len(values) == 1 else ""
 
 
-def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
+def draw_by_cost(runs: pd.DataFrame, cost: CostAxis) -> Figure | None:
     """Draws the score of each row over what it costs.
 
     Each row is a point in the colour of its attention, and the points of an attention
@@ -148,21 +194,24 @@ def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
     """
     measured_runs = runs[runs[cost.key] > 0]
     panels = {}
+    floors = {}
     by_panel = measured_runs.groupby(["data", "device"], sort=False)
+    metric = runs["metric"].iloc[0]
     for data_and_device, panel in by_panel:
         if panel["label"].nunique() > 1:
             panels[data_and_device] = _summarize_points(panel, cost)
+            floors[data_and_device] = _find_floors(panel, metric)
     if not panels:
         return None
 
     lines = _name_lines(pd.concat(list(panels.values())))
-    metric = runs["metric"].iloc[0]
     figure = new_figure(columns=len(panels))
     for axes, (data_and_device, points) in zip(
         figure.axes, panels.items(), strict=True
     ):
         _draw_frontier(axes, _find_frontier(points, cost, metric), cost)
         _draw_points(axes, points, cost, lines)
+        _draw_floors(axes, floors[data_and_device])
         title_parts = [runs["task"].iloc[0], *data_and_device]
         axes.set_title(", ".join(part for part in title_parts if part))
         axes.set_ylabel(heading("test", metric))
@@ -171,7 +220,7 @@ def draw_by_cost(runs: Frame, cost: CostAxis) -> Figure | None:
     return figure
 
 
-def _summarize_points(runs: Frame, cost: CostAxis) -> Frame:
+def _summarize_points(runs: pd.DataFrame, cost: CostAxis) -> pd.DataFrame:
     """A row for each label: its attention, mean cost and score, bar and name."""
     points = []
     for _, seeds in runs.groupby("label", sort=False):
@@ -201,7 +250,7 @@ class Line(NamedTuple):
     hidden: str
 
 
-def _name_lines(points: Frame) -> dict[str, Line]:
+def _name_lines(points: pd.DataFrame) -> dict[str, Line]:
     """The names of each attention's line and points, the same in all panels.
 
     The legend has the whole name of a single row. If several rows differ in one
@@ -222,7 +271,7 @@ def _name_lines(points: Frame) -> dict[str, Line]:
     return lines
 
 
-def _draw_frontier(axes: Axes, frontier: Frame, cost: CostAxis) -> None:
+def _draw_frontier(axes: Axes, frontier: pd.DataFrame, cost: CostAxis) -> None:
     """Draws a grey line in steps through the points of the frontier."""
     # A point's score can be had at worse costs too, up to the next point: at lower
     # speeds, which lie to its left, and at larger memories, to its right.
@@ -233,7 +282,7 @@ def _draw_frontier(axes: Axes, frontier: Frame, cost: CostAxis) -> None:
 
 
 def _draw_points(
-    axes: Axes, points: Frame, cost: CostAxis, lines: dict[str, Line]
+    axes: Axes, points: pd.DataFrame, cost: CostAxis, lines: dict[str, Line]
 ) -> None:
     """Draws the points of each attention and their names, and the axis of the cost."""
     for attention, rows in points.groupby("attention", sort=False):
@@ -257,7 +306,7 @@ def _draw_points(
     _name_points(axes, points, lines)
 
 
-def _name_points(axes: Axes, points: Frame, lines: dict[str, Line]) -> None:
+def _name_points(axes: Axes, points: pd.DataFrame, lines: dict[str, Line]) -> None:
     """Writes the names of points beside them, on the side that has more room."""
     middle = points["cost"].min() ** 0.5 * points["cost"].max() ** 0.5
     for point in points.itertuples():
@@ -276,7 +325,7 @@ def _name_points(axes: Axes, points: Frame, lines: dict[str, Line]) -> None:
 
 
 def _move_names_apart(figure: Figure) -> None:
-    """Raises names of points until none lies over another."""
+    """Raises names of points and floors until none lies over another."""
     figure.draw_without_rendering()  # places the panels
     for axes in figure.axes:
         boxes = []
@@ -290,7 +339,7 @@ def _move_names_apart(figure: Figure) -> None:
             boxes.append(box)
 
 
-def _find_frontier(points: Frame, cost: CostAxis, metric: str) -> Frame:
+def _find_frontier(points: pd.DataFrame, cost: CostAxis, metric: str) -> pd.DataFrame:
     """The points whose score no other point of an equal or better cost reaches."""
     sign = 1 if is_higher_better(metric) else -1
     best_cost_first = points.assign(gain=sign * points["score"]).sort_values(

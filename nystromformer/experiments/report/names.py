@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.frames import Frame
 from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT
 
 # Settings that no name needs: they change no number, or stand beside it anyway.
@@ -55,7 +54,7 @@ def _join_words(words: Sequence[str]) -> str:
     return ", ".join(filter(None, words))
 
 
-def name_runs(frame: Frame) -> pd.DataFrame:
+def name_runs(frame: pd.DataFrame) -> pd.DataFrame:
     """Names each run by its attention and the settings in which the runs differ.
 
     Args:
@@ -73,9 +72,9 @@ def name_runs(frame: Frame) -> pd.DataFrame:
     return pd.DataFrame(names, index=frame.index)
 
 
-def _name_by_settings(frame: Frame) -> list[Name]:
+def _name_by_settings(frame: pd.DataFrame) -> list[Name]:
     """The name of each run, which has only settings."""
-    settings: Frame = pd.DataFrame(list(frame["settings"]))
+    settings = pd.DataFrame(list(frame["settings"]))
     texts = settings.drop(columns=[key for key in settings if key in UNNAMED])
     is_named = _choose_settings(texts.map(repr), frame["task"], frame["attention"])
     keys = sorted(texts, key=lambda x: (x != "preset", not x.startswith("attention.")))
@@ -112,7 +111,9 @@ def _name_run(attention: str, settings: Mapping[str, Any], keys: Sequence[str]) 
     )
 
 
-def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
+def _choose_settings(
+    texts: pd.DataFrame, task: pd.Series, attention: pd.Series
+) -> pd.DataFrame:
     """Which settings the name of each run has: bool [runs, settings].
 
     A name has what tells a run from others of its task and preset. How many options an
@@ -165,12 +166,12 @@ def _choose_settings(texts: Frame, task: Frame, attention: Frame) -> Frame:
     return pd.DataFrame(is_named)
 
 
-def _differs(values: Frame, groups: Sequence[Any]) -> Frame:
+def _differs(values: pd.Series, groups: Sequence[pd.Series]) -> pd.Series:
     """Whether a setting has several values in the group of each run."""
     return values.groupby(groups).transform("nunique") > 1
 
 
-def _is_usual(values: Frame) -> Frame:
+def _is_usual(values: pd.Series) -> pd.Series:
     """Whether each run has the value that needs no name: None, or that of most runs.
 
     A name cannot say None, or that a config does not have the setting, so that these
@@ -182,13 +183,13 @@ def _is_usual(values: Frame) -> Frame:
     return values.map(values.value_counts(normalize=True)) > 0.5
 
 
-def _tell_test_data_apart(frame: Frame, names: Sequence[Name]) -> list[Name]:
+def _tell_test_data_apart(frame: pd.DataFrame, names: Sequence[Name]) -> list[Name]:
     """The names, in which runs of equal options have their test split if these differ.
 
     They then have a column for each test split.
     """
     new_names = list(names)
-    named_runs: Frame = frame.join(pd.DataFrame(names, index=frame.index))
+    named_runs = frame.join(pd.DataFrame(names, index=frame.index))
     groups = named_runs.groupby(["column", "preset", "data"], sort=False)
     for _, hashes in groups["test_data"]:
         if hashes.nunique() < 2:
@@ -199,14 +200,14 @@ def _tell_test_data_apart(frame: Frame, names: Sequence[Name]) -> list[Name]:
     return new_names
 
 
-def _tell_equal_runs_apart(frame: Frame, names: Sequence[Name]) -> list[Name]:
+def _tell_equal_runs_apart(frame: pd.DataFrame, names: Sequence[Name]) -> list[Name]:
     """The names, in which runs of equal settings and seeds have their folders.
 
     Raises:
       ConfigError: for two such runs in one folder.
     """
     new_names = list(names)
-    named_runs: Frame = frame.join(pd.DataFrame(names, index=frame.index))
+    named_runs = frame.join(pd.DataFrame(names, index=frame.index))
     keys = ["column", "label", "seed"]
     is_equal = named_runs.duplicated(keys, keep=False)
     for _, equal_runs in named_runs[is_equal].groupby(keys):

@@ -14,7 +14,6 @@ from flax.traverse_util import flatten_dict
 
 from lra_tasks import LRA
 from nystromformer.attention import ATTENTIONS
-from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.report.names import name_runs
 from nystromformer.experiments.report.records import Record
 from nystromformer.run_files import is_rate
@@ -49,7 +48,7 @@ UNKNOWN = {
 }
 
 
-def make_frame(records: Iterable[Record]) -> Frame:
+def make_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Makes the table of runs, in the order of a report.
 
     Returns:
@@ -75,7 +74,7 @@ def make_frame(records: Iterable[Record]) -> Frame:
     rows = []
     for record in records:
         rows.extend(_list_rows(record))
-    frame: Frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
     metric_of_task = frame.groupby(["task", "objective"])["metric"].transform("first")
     frame["metric"] = frame["metric"].fillna(metric_of_task).fillna("accuracy")
     _scale_scores(frame)
@@ -166,7 +165,7 @@ def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _scale_scores(frame: Frame) -> None:
+def _scale_scores(frame: pd.DataFrame) -> None:
     """Shows scores in per cent, and adds the binomial standard deviation of shares."""
     share = frame["score"]
     factor = frame["metric"].map(scale)
@@ -178,7 +177,7 @@ def _scale_scores(frame: Frame) -> None:
     frame["score_sd"] = (factor * deviation).where(is_share)
 
 
-def _fill_missing_settings(frame: Frame) -> None:
+def _fill_missing_settings(frame: pd.DataFrame) -> None:
     """Adds settings that a run's config lacks and another run's has, with defaults.
 
     A setting is missing if it was introduced after the run, which has therefore trained
@@ -197,7 +196,7 @@ def _fill_missing_settings(frame: Frame) -> None:
             settings.setdefault(key, defaults[key])
 
 
-def _hide_seeds(frame: Frame) -> None:
+def _hide_seeds(frame: pd.DataFrame) -> None:
     """Replaces a run's seed by "*" in the folders that its settings name, in place.
 
     "pretrained-seed1" becomes "pretrained-seed*" in a run of seed 1. Runs that each

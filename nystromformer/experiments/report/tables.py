@@ -3,14 +3,13 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 from scipy.special import stdtrit
 
 from lra_tasks import LRA
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.frames import Frame
 from nystromformer.experiments.markdown import DASH
 from nystromformer.experiments.report.runs import heading, scale, sort_key
 
@@ -43,7 +42,7 @@ COSTS = {
 }
 
 
-def format_spread(values: Frame, number_format: str = ".2f") -> str:
+def format_spread(values: pd.Series, number_format: str = ".2f") -> str:
     """Writes mean and standard deviation, as in "56.95 ± 0.31".
 
     A single value, or several equal ones, are written without "±"; if there is no
@@ -58,7 +57,7 @@ def format_spread(values: Frame, number_format: str = ".2f") -> str:
     return f"{mean:{number_format}}"
 
 
-def score_table(frame: Frame) -> Frame:
+def score_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Makes the table of attentions × tasks and metrics.
 
     A task that was run with several options has a column for each. Floors are the first
@@ -83,7 +82,7 @@ def score_table(frame: Frame) -> Frame:
     floor_rows = _add_floors(floors, cells)
     _add_averages(frame, cells)
     rows = [*floor_rows, *frame["row"].unique()]
-    table: Frame = pd.DataFrame(cells, index=rows).fillna(DASH)
+    table = pd.DataFrame(cells, index=rows).fillna(DASH)
     return table.reset_index(names="attention")
 
 
@@ -104,7 +103,7 @@ def _add_floors(floors: Sequence[Floor], cells: dict[str, dict[str, str]]) -> li
     return list(dict.fromkeys(rows))
 
 
-def _format_score(runs: Frame) -> str:
+def _format_score(runs: pd.DataFrame) -> str:
     """The cell of one row, as in "56.95 ± 0.31 (2 of 4; 0, 500 of 5,000 steps)"."""
     unfinished = runs[~runs["finished"]]
     num_finished = len(runs) - len(unfinished)
@@ -119,7 +118,7 @@ def _format_score(runs: Frame) -> str:
     return f"{score} ({num_finished} of {len(runs)}; {steps} steps)"
 
 
-def _add_averages(frame: Frame, cells: dict[str, dict[str, str]]) -> None:
+def _add_averages(frame: pd.DataFrame, cells: dict[str, dict[str, str]]) -> None:
     """Adds the average over the benchmark of each row that has all its tasks."""
     headings = [heading(task, "accuracy") for task in LRA]
     is_lra = frame["column"].isin(headings) & frame["finished"]
@@ -131,7 +130,7 @@ def _add_averages(frame: Frame, cells: dict[str, dict[str, str]]) -> None:
         cells[heading("average", "accuracy")][row] = f"{means.mean():.2f}"
 
 
-def cost_table(frame: Frame) -> Frame:
+def cost_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Makes the table of what finished runs cost.
 
     It has a row for each task, label and device. A column is left out if it is empty or
@@ -157,7 +156,7 @@ def cost_table(frame: Frame) -> Frame:
     return table[columns]
 
 
-def format_difference(runs: Frame, reference: Frame) -> str:
+def format_difference(runs: pd.DataFrame, reference: pd.DataFrame) -> str:
     """Writes the mean difference over common seeds, and whether it exceeds chance.
 
     The bound is √(s² + e²). s is half the paired t interval of 95 % over the seeds. e
@@ -172,7 +171,7 @@ def format_difference(runs: Frame, reference: Frame) -> str:
     Returns:
       As in "+3.00 ± 5.33 (3), within chance"; nothing if there is no common seed.
     """
-    pairs: Any = runs.merge(reference, on="seed", suffixes=("", "_reference"))
+    pairs = runs.merge(reference, on="seed", suffixes=("", "_reference"))
     count = len(pairs)
     if count == 0:
         return ""
@@ -196,7 +195,7 @@ def format_difference(runs: Frame, reference: Frame) -> str:
     return f"{mean:+.2f} ± {bound:.2f} ({count}), {comparison} {noise}"
 
 
-def paired_table(frame: Frame, compare_with: Sequence[str] = ()) -> Frame:
+def paired_table(frame: pd.DataFrame, compare_with: Sequence[str] = ()) -> pd.DataFrame:
     """Makes the table of differences from the rows of some attentions.
 
     A row is compared with that row of the attention that has the most seeds, of those
@@ -232,12 +231,12 @@ def paired_table(frame: Frame, compare_with: Sequence[str] = ()) -> Frame:
             if text:
                 cells[f"{label} − {reference}"][points] = text
 
-    table: Frame = pd.DataFrame.from_dict(cells, orient="index").fillna(DASH)
+    table = pd.DataFrame.from_dict(cells, orient="index").fillna(DASH)
     return table.reset_index(names="difference")
 
 
 def _list_pairs(
-    runs: Frame, reference_attentions: Sequence[str]
+    runs: pd.DataFrame, reference_attentions: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Each label and the reference of its row, no pair twice."""
     preset_of_label = dict(zip(runs["label"], runs["preset"], strict=True))

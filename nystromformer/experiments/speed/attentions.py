@@ -18,7 +18,6 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.provenance import num_cores
 from nystromformer.experiments.speed.rows import RowKey
 from nystromformer.experiments.speed.timing import (
-    Compiled,
     Program,
     compile_program,
     wait_on_cpu,
@@ -82,6 +81,19 @@ class AttentionSpec(NamedTuple):
     def options(self) -> dict[str, Any]:
         """All options: the changes, and of the others those that configs start with."""
         return {**find_class(self.name).config_defaults(), **self.changes}
+
+
+class Pass(NamedTuple):
+    """A pass of an attention, not yet compiled.
+
+    key: what it is, for the JSON of the benchmark.
+    function: the jitted function.
+    arguments: what the function is called with.
+    """
+
+    key: RowKey
+    function: Any
+    arguments: tuple[Any, ...]
 
 
 def list_labels() -> list[str]:
@@ -222,10 +234,8 @@ def cudnn_baseline(program: Program, inputs: Sequence[jax.Array]) -> Program | N
 
     key = dataclasses.replace(program.key, attention="cudnn-softmax", options={})
     if program.key.what == "forward":
-        return _make_program(key, compile_program(forward, *qkv), qkv)
-    arguments = (cotangent, *qkv)
-    compiled = compile_program(forward_and_backward, *arguments)
-    return _make_program(key, compiled, arguments)
+        return _compile_pass(Pass(key, forward, tuple(qkv)))
+    return _compile_pass(Pass(key, forward_and_backward, (cotangent, *qkv)))
 
 
 def attention_programs(
@@ -242,25 +252,15 @@ def attention_programs(
     Raises:
       ConfigError: if an attention does not fit the length.
     """
-    passes = []
+    passes: list[Pass] = []
     for spec in specs:
-        passes.extend(_passes(spec, inputs))
+        passes.extend(_make_passes(spec, inputs))
     with ThreadPoolExecutor(num_cores()) as pool:
-        compiled_passes = pool.map(
-            lambda part: compile_program(part[1], *part[2]), passes
-        )
-        return [
-            _make_program(key, compiled, arguments)
-            for (key, _, arguments), compiled in zip(
-                passes, compiled_passes, strict=True
-            )
-        ]
+        return list(pool.map(_compile_pass, passes))
 
 
-def _passes(
-    spec: AttentionSpec, inputs: Sequence[jax.Array]
-) -> Iterator[tuple[RowKey, Any, tuple[Any, ...]]]:
-    """The key, the jitted function and the arguments of each pass of an attention."""
+def _make_passes(spec: AttentionSpec, inputs: Sequence[jax.Array]) -> Iterator[Pass]:
+    """The forward pass of an attention, and it with the gradient of all inputs."""
     batch_size, length, num_heads, head_dim = inputs[0].shape
     try:
         attention = find_class(spec.name)(
@@ -294,17 +294,20 @@ def _passes(
         head_dim=head_dim,
         dtype=str(inputs[0].dtype),
     )
-    yield key, forward, (params, *qkv)
+    yield Pass(key, forward, (params, *qkv))
     key = dataclasses.replace(key, what="forward+backward")
-    yield key, forward_and_backward, (cotangent, params, *qkv)
+    yield Pass(key, forward_and_backward, (cotangent, params, *qkv))
 
 
-def _make_program(key: RowKey, compiled: Compiled, arguments: Sequence[Any]) -> Program:
-    """A program that calls a compiled function with these arguments."""
+def _compile_pass(part: Pass) -> Program:
+    """The program that runs a pass."""
+    compiled = compile_program(part.function, *part.arguments)
 
     def run() -> Any:
-        result = compiled.call(*arguments)
+        result = compiled.call(*part.arguments)
         wait_on_cpu(result)
         return result
 
-    return Program(key=key, run=run, peak_bytes=compiled.peak_bytes, path=compiled.path)
+    return Program(
+        key=part.key, run=run, peak_bytes=compiled.peak_bytes, path=compiled.path
+    )

@@ -6,10 +6,14 @@ import pytest
 
 from lra_tasks.split import Split
 from nystromformer.experiments.approximation import swap
+from nystromformer.experiments.approximation.columns import SEGMENT_MEANS
+from nystromformer.experiments.approximation.pictures import draw_swaps
 from nystromformer.experiments.approximation.study import Study
+from nystromformer.experiments.approximation.study_page import describe_study
 from nystromformer.experiments.approximation.swap import EXACT, ExampleSums
 from nystromformer.experiments.approximation.swap_page import by_layer_setting
 from nystromformer.experiments.experiment import Experiment
+from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.experiments.trained_run import TrainedRun
 from tests.small import make_config, untrained
 
@@ -61,7 +65,7 @@ def test_a_measured_model_is_that_of_the_config_of_its_landmarks(
     run, meters, splits, landmarks
 ):
     examples = swap._draw_examples(run, "validation", 100, None)
-    sums = meters[swap.SEGMENT_MEANS].measure(examples, landmarks)
+    sums = meters[SEGMENT_MEANS].measure(examples, landmarks)
     expected = metrics_of(run, landmarks)
     assert sums["loss"].mean() == pytest.approx(expected["loss"], rel=1e-5)
     assert sums["accuracy"].mean() == pytest.approx(expected["accuracy"])
@@ -74,9 +78,9 @@ def test_layers_and_kinds_differ_and_enough_landmarks_are_exact(run, meters, spl
     def loss(kind, *landmarks):
         return meters[kind].measure(examples, landmarks)["loss"].mean()
 
-    exact = loss(swap.SEGMENT_MEANS, EXACT, EXACT)
-    losses = [exact, loss(swap.SEGMENT_MEANS, 2, EXACT)]
-    losses.append(loss(swap.SEGMENT_MEANS, EXACT, 2))
+    exact = loss(SEGMENT_MEANS, EXACT, EXACT)
+    losses = [exact, loss(SEGMENT_MEANS, 2, EXACT)]
+    losses.append(loss(SEGMENT_MEANS, EXACT, 2))
     losses += [loss(kind, 2, 2) for kind in swap.KINDS]
     assert np.diff(sorted(losses)).min() > 1e-4
 
@@ -85,7 +89,7 @@ def test_layers_and_kinds_differ_and_enough_landmarks_are_exact(run, meters, spl
         assert loss(kind, 20, 20) == pytest.approx(exact, rel=1e-5)
 
 
-def test_measure_swaps_has_every_group(run, meters, splits, tmp_path, monkeypatch):
+def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch):
     monkeypatch.setattr(swap, "SwapMeter", lambda run, counts, kind: meters[kind])
     swaps = swap.measure_swaps(run, (2, 5), num_examples=10)
     assert swaps.num_examples == 10
@@ -97,23 +101,17 @@ def test_measure_swaps_has_every_group(run, meters, splits, tmp_path, monkeypatc
         swap.BEST_LAYERS: 2 * 2,
     }
     # Both layers exchanged are the same, whoever asks.
-    segment_means = table[table["kind"] == swap.SEGMENT_MEANS]
+    segment_means = table[table["kind"] == SEGMENT_MEANS]
     both = segment_means[segment_means["layers"] == "0 1"].groupby("num_landmarks")
     assert (both["difference"].nunique() == 1).all()
 
-    study = Study(
-        about="",
-        tables={},
-        summary=pd.DataFrame(),
-        figures={},
-        pictured_count=2,
-        swaps=swaps,
-    )
-    study.write(tmp_path, made_by={"command": "", "versions": {}})
-    page = (tmp_path / "README.md").read_text()
+    layer = AttentionInputs(None, None, None, mask=np.ones((1, 4), bool))
+    study = Study(run, [layer], [2], {}, pd.DataFrame(), swaps)
+    page = "\n".join(describe_study(study))
     assert "## What an exchange costs" in page
     assert "| layer 1 |" in page
-    assert (tmp_path / "swaps.png").is_file()
+    titles = [axes.get_title() for axes in draw_swaps(swaps).axes]
+    assert "one layer exchanged" in titles
 
 
 def test_the_noise_of_a_difference_is_of_the_same_examples():

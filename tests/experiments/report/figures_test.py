@@ -40,8 +40,8 @@ def test_draw_curves_averages_seeds_up_to_the_last_step_of_all(runs):
 def test_draw_curves_shows_a_single_value_as_a_point(runs):
     runs.add("nystrom,quick", 0.5, steps=(50,))
     runs.add("nystrom,quick", 0.5, seed=1, steps=(50, 100))
-    lines = lines_by_figure(runs)["listops_curves_accuracy"]
-    assert [line.get_marker() for line in lines] == ["o", "", "o"]
+    curves = lines_by_figure(runs)["listops_curves_accuracy"][:3]
+    assert [line.get_marker() for line in curves] == ["o", "", "o"]
 
 
 def test_draw_figures_has_each_validated_metric_and_no_empty_one(runs):
@@ -55,6 +55,51 @@ def test_draw_figures_has_each_validated_metric_and_no_empty_one(runs):
 def add_costs(runs, arg, test, speed, mebibytes, **changes):
     costs = {"examples_per_second": speed, "compiled_bytes": mebibytes * 2**20}
     runs.add(arg, test, result=costs, **changes)
+
+
+def names_in(axes):
+    """The names beside points, without those of floors."""
+    names = [text.get_text() for text in axes.texts]
+    return [name for name in names if not name.startswith(FLOOR)]
+
+
+FLOOR = "floor of the test: "
+
+
+def floors_in(figure):
+    """The heights of the floors by their names."""
+    [axes] = figure.axes
+    names = [text.get_text() for text in axes.texts]
+    floors = {
+        name.removeprefix(FLOOR): text.xy[1]
+        for name, text in zip(names, axes.texts, strict=True)
+        if name.startswith(FLOOR)
+    }
+    heights = [line.get_ydata()[0] for line in axes.get_lines()]
+    assert set(floors.values()) <= set(heights)
+    return floors
+
+
+def test_figures_have_the_floors_of_their_scores(runs):
+    add_costs(runs, "softmax,quick", 0.5, 100.0, 1)
+    add_costs(runs, "nystrom,quick", 0.5, 200.0, 1)
+    runs.add("linear,quick")
+    floors = {"majority class": 12, "root operator": 25}
+    for kind in ("speed", "memory", "curves"):
+        figures = dict(draw_figures(runs.read(), kind))
+        loss = figures.pop("listops_curves_train_loss", None)
+        assert loss is None or floors_in(loss) == {}
+        [figure] = figures.values()
+        assert floors_in(figure) == floors
+
+    # The longer expressions have a floor of their own.
+    result = {"floors": {"majority class": 0.12, "root operator": 0.3}}
+    runs.add("softmax,quick", 0.5, result=result, task__max_length=900)
+    curves = dict(draw_figures(runs.read(), "curves"))["listops_curves_accuracy"]
+    names = list(floors_in(curves))
+    assert len(names) == 3
+    assert "majority class" in names
+    assert "root operator, max_length=900" in names
 
 
 def test_draw_by_cost_draws_the_best_score_at_each_cost(runs):
@@ -71,8 +116,7 @@ def test_draw_by_cost_draws_the_best_score_at_each_cost(runs):
     assert frontier.get_xydata().round(9).tolist() == points
     # At 150 examples a second, only what is faster can be had.
     assert frontier.get_drawstyle() == "steps-pre"
-    names = [text.get_text() for text in speed.texts]
-    assert sorted(names) == ["16", "64"]
+    assert sorted(names_in(speed)) == ["16", "64"]
     [legend] = speed.figure.legends
     lines = [text.get_text() for text in legend.get_texts()]
     assert sorted(lines) == ["linear", "nystrom, by num_landmarks", SOFTMAX]
@@ -117,7 +161,7 @@ def test_draw_by_cost_names_points_whole_that_share_no_setting(runs):
     add_costs(runs, "nystrom,quick", 0.6, 400.0, 1, attention__num_landmarks=16)
     add_costs(runs, "nystrom,quick", 0.7, 200.0, 1, attention__conv_kernel_size=0)
     axes = draw_by_cost(runs.read(), COST_AXES["speed"]).axes[0]
-    names = [text.get_text() for text in axes.texts]
+    names = names_in(axes)
     assert all("=" in name for name in names), names
     assert len(set(names)) == 2
 
@@ -166,7 +210,7 @@ def test_draw_by_cost_names_a_group_alike_in_all_panels(runs):
     for length in (500, 900):
         add_costs(runs, "softmax,quick", 0.6, 50.0, 1, task__max_length=length)
     figure = draw_by_cost(runs.read(), COST_AXES["speed"])
-    names = [sorted(text.get_text() for text in axes.texts) for axes in figure.axes]
+    names = [sorted(names_in(axes)) for axes in figure.axes]
     assert names == [["16", "64"], ["16"]]
     lines = [text.get_text() for text in figure.legends[0].get_texts()]
     assert lines == ["nystrom, by num_landmarks", SOFTMAX]

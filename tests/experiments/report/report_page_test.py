@@ -7,11 +7,7 @@ import pytest
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.records import read_records
-from nystromformer.experiments.report.report_page import (
-    describe,
-    fill_blocks,
-    write_report,
-)
+from nystromformer.experiments.report.report_page import fill_blocks, write_report
 from nystromformer.experiments.report.runs import make_frame
 from tests.commands import ROOT, refused
 from tests.experiments.report.conftest import SOFTMAX
@@ -68,30 +64,6 @@ def test_write_report_writes_a_page_tables_and_figures(three, tmp_path):
     ]
     for name in figures:
         assert (out / name).read_text().startswith("<?xml")
-
-
-def test_describe_says_of_which_commits_and_devices_runs_are(three):
-    other = {"device": "1 × H200", "commit": 40 * "a" + "+"}
-    three.add("linear,quick", 0.5, result=other)
-    text = describe(three.read())
-    assert (
-        "They are of 2 commits, which alone may change numbers: "
-        "c0ffee (3: nystrom, softmax); aaaaaaaaa+ (1: linear)."
-    ) in text
-    assert "They are of 2 devices, which" in text
-    assert "1 × H200 (1: linear)." in text
-
-
-def test_describe_says_where_a_commit_is_not_known(three):
-    three.add("linear,quick", 0.5, result={"commit": None})
-    assert "c0ffee (3: nystrom, softmax); unknown (1: linear)" in describe(three.read())
-
-
-def test_describe_says_what_all_runs_share_without_the_path_of_a_folder(runs):
-    for attention in ("nystrom", "linear"):
-        runs.add(f"{attention},quick", 0.5, train__init_from="/home/me/source")
-    text = describe(runs.read())
-    assert "All have preset=quick, train.init_from=source. " in text
 
 
 def test_write_report_of_runs_of_which_none_is_finished(runs, tmp_path):

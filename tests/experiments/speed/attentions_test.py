@@ -25,7 +25,7 @@ from nystromformer.experiments.speed.attentions import (
     name_row,
     parse_attention,
 )
-from nystromformer.experiments.speed.timing import Program, compile_program
+from nystromformer.experiments.speed.timing import Program
 from tests.tolerance import TOLERANCE, relative_error
 
 
@@ -89,9 +89,8 @@ def make_inputs(length, head_dim=3):
 def forward_program(label, length, head_dim=3):
     """The first pass alone, since the second takes longer to compile."""
     inputs = make_inputs(length, head_dim)
-    key, function, arguments = next(attentions._passes(parse_attention(label), inputs))
-    compiled = compile_program(function, *arguments)
-    return attentions._make_program(key, compiled, arguments)
+    forward = next(attentions._make_passes(parse_attention(label), inputs))
+    return attentions._compile_pass(forward)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,247 @@
+"""The blocks of a page: the table or the pictures that each kind of block shows."""
+
+import fnmatch
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nystromformer.errors import ConfigError
+from nystromformer.experiments import markdown
+from nystromformer.experiments.report import tables
+from nystromformer.experiments.report.figures import FIGURES, draw_figures
+from nystromformer.experiments.report.names import UNNAMED
+from nystromformer.experiments.report.records import Record
+from nystromformer.experiments.report.runs import make_frame
+
+# What the notes below a table say, each where the table has what it is about.
+SCORES_NOTE = (
+    "Mean ± sample standard deviation over seeds; in brackets the number of seeds{}."
+)
+STEPS_NOTE = " and the steps of unfinished runs"
+FLOOR_NOTE = "Floor: what a fixed rule reaches on these examples."
+# By words of the cells that they explain.
+DIFFERENCES_NOTES = {
+    "chance": (
+        "Mean difference over common seeds ± √(s² + e²): s is half the paired t "
+        "interval of 95 % over the seeds, and e two binomial standard deviations of "
+        "the difference over the test examples, which all seeds share. Where nothing "
+        "differs, fewer than one comparison in twenty exceeds chance all the same."
+    ),
+    "test noise": (
+        "Of one seed: ± two binomial standard deviations of the difference over the "
+        "test examples; a difference beyond this test noise may still come from the "
+        "seed."
+    ),
+    "of the seeds alone": (
+        "Of losses, F1 and masked tokens the test noise is not known: ± is half the "
+        "paired t interval of 95 % over the seeds, and nothing is judged."
+    ),
+    "(1)": "Without ±: one seed of a score whose test noise is not known.",
+}
+COSTS_NOTE = (
+    "Training: without compilation and validation, on a machine that other work may "
+    "have shared. Compiled: memory of the training step with its data."
+)
+EXACT_NOTE = "Exact by length: test examples with no more tokens than landmarks."
+COST_FIGURE_NOTE = (
+    "Bars: the standard deviation over seeds; of one seed the binomial one. Grey line: "
+    "the best score at each cost."
+)
+FIGURE_NOTES = {
+    "speed": f"{COST_FIGURE_NOTE} Other work may have slowed these runs down; "
+    "scripts/benchmark.py measures alone.",
+    "memory": COST_FIGURE_NOTE,
+}
+LINE_LENGTH = 100
+
+
+class Request(NamedTuple):
+    """What the first line of a block asks for.
+
+    kind: a key of KINDS.
+    runs: patterns of names with commas between.
+    references: the attentions from which differences are shown.
+    """
+
+    kind: str
+    runs: str
+    references: tuple[str, ...]
+
+
+class Block(NamedTuple):
+    """What a page shows between the first line and the last line of a block.
+
+    lines: in Markdown.
+    figures: those that the lines show, by the names of their files.
+    """
+
+    lines: list[str]
+    figures: dict[str, Figure]
+
+
+def make_block(words: str, records: Sequence[Record]) -> Block:
+    """Makes the block that the words of its first line ask for.
+
+    Args:
+      words: as in "differences runs=quick/* from=softmax".
+      records: of all runs.
+
+    Raises:
+      ConfigError: for an unknown kind or option, and if no run belongs to the block.
+    """
+    request = _parse_request(words)
+    patterns = request.runs.split(",")
+    selected = [
+        record
+        for record in records
+        if any(fnmatch.fnmatchcase(record["run"], pattern) for pattern in patterns)
+    ]
+    if not selected:
+        raise ConfigError(f"no run has a name like {request.runs}")
+    return KINDS[request.kind](make_frame(selected), request)
+
+
+def _parse_request(words: str) -> Request:
+    """Parses the words of a first line."""
+    kind, *options = words.split()
+    if kind not in KINDS:
+        raise ConfigError(f"unknown kind {kind}; known: {', '.join(KINDS)}")
+    values = {"runs": "*", "from": ""}
+    for option in options:
+        key, _, value = option.partition("=")
+        if key not in values:
+            raise ConfigError(f"unknown option {key}; known: runs=, from=")
+        values[key] = value
+    references = tuple(filter(None, values["from"].split(",")))
+    return Request(kind, values["runs"], references)
+
+
+def _show_scores(frame: pd.DataFrame, _: Request) -> Block:
+    """The table of scores."""
+    table = tables.score_table(frame)
+    notes = [SCORES_NOTE.format("" if frame["finished"].all() else STEPS_NOTE)]
+    if table["attention"].str.startswith("floor: ").any():
+        notes.append(FLOOR_NOTE)
+    return _with_notes(table, [*notes, describe(frame)])
+
+
+def _show_differences(frame: pd.DataFrame, request: Request) -> Block:
+    """The table of differences from these attentions."""
+    table = tables.paired_table(frame, request.references)
+    cells = set(table.to_numpy().flat)
+    notes = [
+        note
+        for words, note in DIFFERENCES_NOTES.items()
+        if any(cell.endswith(words) for cell in cells)
+    ]
+    return _with_notes(table, notes)
+
+
+def _show_costs(frame: pd.DataFrame, _: Request) -> Block:
+    """The table of costs."""
+    table = tables.cost_table(frame)
+    notes = [COSTS_NOTE]
+    if tables.EXACT_BY_LENGTH in table:
+        notes.append(EXACT_NOTE)
+    return _with_notes(table, notes)
+
+
+def _show_figures(frame: pd.DataFrame, request: Request) -> Block:
+    """The pictures of a kind in FIGURES."""
+    prefix = re.sub(r"\W+", "_", request.runs).strip("_")
+    lines = []
+    figures = {}
+    for name, figure in draw_figures(frame, request.kind):
+        file = "_".join(filter(None, [prefix, name])) + ".svg"
+        figures[file] = figure
+        lines.append(f"![{name.replace('_', ' ')}]({file})")
+    note = FIGURE_NOTES.get(request.kind)
+    if lines and note:
+        lines.extend(["", *_wrap(note)])
+    return Block(lines, figures)
+
+
+KINDS = {
+    "scores": _show_scores,
+    "differences": _show_differences,
+    "costs": _show_costs,
+    **dict.fromkeys(FIGURES, _show_figures),
+}
+
+
+def _with_notes(table: pd.DataFrame, notes: Sequence[str]) -> Block:
+    """A table with its notes below; nothing if it is empty."""
+    if not len(table):
+        return Block([], {})
+    lines = markdown.make_table(list(table), table.to_numpy())
+    text = markdown.escape(" ".join(notes))
+    return Block([*lines, "", *_wrap(text)], {})
+
+
+def _wrap(text: str) -> list[str]:
+    """The lines of a paragraph. No path or name is divided."""
+    return textwrap.wrap(
+        text, LINE_LENGTH, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def describe(frame: pd.DataFrame) -> str:
+    """Says how many runs are finished, what all share, and where they were made.
+
+    Runs of several commits or devices are told apart in words: their numbers may differ
+    for that reason alone.
+    """
+    runs = frame.drop_duplicates("run")
+    finished = runs[runs["finished"]]
+    sentences = [f"{len(finished)} of {len(runs)} runs are finished."]
+    shared = _find_shared_settings(runs)
+    if shared:
+        sentences.append(f"All have {', '.join(shared)}.")
+    sizes = finished["test_examples"].dropna().astype(int)
+    if len(sizes):
+        least, most = sizes.min(), sizes.max()
+        numbers = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+        sentences.append(f"Scores are of {numbers} test examples.")
+    for name in ("commit", "device"):
+        values = finished[name].map(_shorten).value_counts()
+        if len(values) == 1:
+            sentences.append(f"{name.capitalize()}: {values.index[0]}.")
+        elif len(values) > 1:
+            parts = []
+            for value in values.index:
+                runs_of_value = finished[finished[name].map(_shorten) == value]
+                parts.append(f"{value} ({_count(runs_of_value)})")
+            sentences.append(
+                f"They are of {len(values)} {name}s, which alone may change numbers: "
+                f"{'; '.join(parts)}."
+            )
+    return " ".join(sentences)
+
+
+def _find_shared_settings(runs: pd.DataFrame) -> list[str]:
+    """The preset and the command line's settings that are equal in all runs."""
+    facts = []
+    for settings, overrides in zip(runs["settings"], runs["overrides"], strict=True):
+        facts_of_run = set()
+        for key in {"preset", *overrides} - UNNAMED:
+            if settings.get(key) is not None:
+                facts_of_run.add(f"{key}={settings[key]}")
+        facts.append(facts_of_run)
+    return sorted(set.intersection(*facts))
+
+
+def _shorten(text: str | None) -> str:
+    """A commit of nine digits, with the + of uncommitted changes; a device as it is."""
+    if text is None or pd.isna(text):  # pandas has NaN among strings
+        return "unknown"
+    return re.sub(r"\b([0-9a-f]{9})[0-9a-f]{31}\b", r"\1", text)
+
+
+def _count(runs: pd.DataFrame) -> str:
+    """How many runs there are, and of which attentions, as in "3: linear, nystrom"."""
+    attentions = ", ".join(runs["attention"].unique())
+    return f"{len(runs)}: {attentions}"

@@ -1,0 +1,27 @@
+"""What a block says below its table."""
+
+from nystromformer.experiments.report.blocks import describe
+
+
+def test_describe_says_of_which_commits_and_devices_runs_are(three):
+    other = {"device": "1 × H200", "commit": 40 * "a" + "+"}
+    three.add("linear,quick", 0.5, result=other)
+    text = describe(three.read())
+    assert (
+        "They are of 2 commits, which alone may change numbers: "
+        "c0ffee (3: nystrom, softmax); aaaaaaaaa+ (1: linear)."
+    ) in text
+    assert "They are of 2 devices, which" in text
+    assert "1 × H200 (1: linear)." in text
+
+
+def test_describe_says_where_a_commit_is_not_known(three):
+    three.add("linear,quick", 0.5, result={"commit": None})
+    assert "c0ffee (3: nystrom, softmax); unknown (1: linear)" in describe(three.read())
+
+
+def test_describe_says_what_all_runs_share_without_the_path_of_a_folder(runs):
+    for attention in ("nystrom", "linear"):
+        runs.add(f"{attention},quick", 0.5, train__init_from="/home/me/source")
+    text = describe(runs.read())
+    assert "All have preset=quick, train.init_from=source. " in text
