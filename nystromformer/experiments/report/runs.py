@@ -46,6 +46,9 @@ UNKNOWN = {
     "compiled_bytes": math.nan,
     "fraction_exact": math.nan,
 }
+# Where a program trains several seeds these are of all of them, and stand beside no
+# other run's.
+COSTS_OF_A_PROGRAM = ("examples_per_second", "compiled_bytes")
 
 
 def make_frame(records: Iterable[Record]) -> pd.DataFrame:
@@ -117,6 +120,8 @@ def _list_rows(record: Record) -> list[dict[str, Any]]:
 
     for key in ("device", "commit"):
         run[key] = _of_all_sessions(result, key)
+    if "seeds_together" in result:
+        run |= dict.fromkeys(COSTS_OF_A_PROGRAM, math.nan)
     floors = {run["metric"]: run["floors"]}
     for metric, rules in other_floors.items():
         if is_rate(metric):

@@ -128,3 +128,11 @@ def test_make_frame_has_the_devices_and_commits_of_all_sessions(runs):
     frame = runs.read()
     assert list(frame["device"]) == ["H200, then CPU", "CPU", "CPU, 1 core"]
     assert list(frame["commit"]) == ["a0, then b1", "b1", "b1"]
+
+
+def test_make_frame_gives_no_cost_of_a_program_of_several_seeds(runs):
+    runs.add("softmax,quick", 0.5)
+    runs.add("softmax,quick", 0.5, seed=1, result={"seeds_together": [1, 2]})
+    frame = runs.read()
+    assert list(frame["examples_per_second"].isna()) == [False, True]
+    assert list(frame["compiled_bytes"].isna()) == [False, True]
