@@ -194,19 +194,23 @@ def cumulative_spectra(rows: pd.DataFrame) -> pd.DataFrame:
 def draw_swaps(swaps: Swaps) -> Figure:
     """Draws the differences: all layers by kind, each layer alone, the best layers."""
     scale = 100 if is_rate(swaps.metric) else 1
-    table = swaps.table.assign(
-        change=scale * swaps.table["difference"],
-        change_noise=scale * swaps.table["noise"],
-    )
+
+    def rows(group: str) -> pd.DataFrame:
+        of_group = swaps.rows(group)
+        return of_group.assign(
+            change=scale * of_group["difference"],
+            change_noise=scale * of_group["noise"],
+        )
+
     unit = f"{swaps.metric}, points" if scale == 100 else swaps.metric
     figure = new_figure(columns=3)
     by_kind, by_layer, by_number = figure.axes
-    _draw_kinds(by_kind, table[table["group"] == ALL_LAYERS])
+    _draw_kinds(by_kind, rows(ALL_LAYERS))
     by_kind.set_ylabel(unit)
     min_limit = scale * MAX_LOSS_ALONE
-    image = _draw_layers(by_layer, table[table["group"] == ONE_LAYER], min_limit)
+    image = _draw_layers(by_layer, rows(ONE_LAYER), min_limit)
     figure.colorbar(image, ax=by_layer)
-    _draw_best_layers(by_number, table[table["group"] == BEST_LAYERS])
+    _draw_best_layers(by_number, rows(BEST_LAYERS))
     for axes in (by_kind, by_number):
         axes.axhline(0, color="grey", linewidth=0.8)
         axes.legend(frameon=False, fontsize=FONT_SIZE)

@@ -22,8 +22,9 @@ from tqdm import tqdm
 from nystromformer.attention import make_attention
 from nystromformer.experiments.approximation.columns import CHOICES, SEGMENT_MEANS
 from nystromformer.experiments.trained_run import TrainedRun
+from nystromformer.run_files import is_rate
 from nystromformer.training.data import Batch, DeviceRows, HostSplit
-from nystromformer.training.objective import Objective, Sums
+from nystromformer.training.objective import Sums
 
 MEASURED_AT_ONCE = 8  # examples
 
@@ -76,18 +77,26 @@ class Swaps(NamedTuple):
     """All measurements of a run.
 
     metric: the metric that chose the run's best weights.
-    exact: its value for the model as it was trained.
+    exact: its value for the model as it was trained, and that of each other rate.
     num_examples: the number of examples that were measured.
-    table: a row for each measurement: `group`; `kind`; `num_landmarks`; `layers`, the
-      numbers of the exchanged layers, such as "0 2"; `difference` and `noise`.
+    table: a row for each measurement: `group`; `metric`; `kind`; `num_landmarks`;
+      `layers`, the numbers of the exchanged layers, such as "0 2"; `difference` and
+      `noise`. Other rates are there with all layers exchanged.
     advice: how many landmarks each layer needs.
     """
 
     metric: str
-    exact: float
+    exact: dict[str, float]
     num_examples: int
     table: pd.DataFrame
     advice: Advice
+
+    def rows(self, group: str, metric: str | None = None) -> pd.DataFrame:
+        """Returns the rows of a group, and of `self.metric` or another one."""
+        is_of_group = self.table["group"] == group
+        return self.table[
+            is_of_group & (self.table["metric"] == (metric or self.metric))
+        ]
 
 
 class ExampleSums(NamedTuple):
@@ -236,7 +245,9 @@ class SwapTable:
           examples: the examples.
         """
         self.rows: list[dict[str, Any]] = []
-        self._objective = run.experiment.objective
+        objective = run.experiment.objective
+        self._select = objective.select
+        self._higher_is_better = objective.higher_is_better
         self._num_layers = run.config.model.num_layers
         self._meters = meters
         self._examples = examples
@@ -254,7 +265,7 @@ class SwapTable:
         return self._sums[kind, landmarks]
 
     def add(self, group: str, kind: str, count: int, layers: Sequence[int]) -> float:
-        """Adds a row, and returns the objective's loss.
+        """Adds a row of the metric that selects, and returns the objective's loss.
 
         Args:
           group, kind: the values of these columns.
@@ -265,17 +276,30 @@ class SwapTable:
         for layer in layers:
             landmarks[layer] = count
         swapped = self._measure(kind, tuple(landmarks))
-        difference = _difference(self._objective, swapped, self.exact)
-        self.rows.append(
-            {
-                "group": group,
-                "kind": kind,
-                "num_landmarks": count,
-                "layers": " ".join(map(str, sorted(layers))),
-                **difference._asdict(),
-            }
-        )
+        metrics = [self._select]
+        if group == ALL_LAYERS:
+            metrics += self.other_rates()
+        for metric in metrics:
+            difference = _difference(
+                swapped[metric],
+                self.exact[metric],
+                is_rate(metric) or self._higher_is_better,
+            )
+            self.rows.append(
+                {
+                    "group": group,
+                    "metric": metric,
+                    "kind": kind,
+                    "num_landmarks": count,
+                    "layers": " ".join(map(str, sorted(layers))),
+                    **difference._asdict(),
+                }
+            )
         return swapped["loss"].mean()
+
+    def other_rates(self) -> list[str]:
+        """Returns the rates besides the metric that selects, as of masked tokens."""
+        return [x for x in self.exact if is_rate(x) and x != self._select]
 
 
 def measure_swaps(
@@ -322,7 +346,7 @@ def measure_swaps(
     test_examples = _draw_examples(run, "test", num_examples, data_dir)
     return Swaps(
         metric=metric,
-        exact=table.exact[metric].mean(),
+        exact={x: table.exact[x].mean() for x in (metric, *table.other_rates())},
         num_examples=len(examples.labels),
         table=frame,
         advice=_measure_advice(run, meters[SEGMENT_MEANS], landmarks, test_examples),
@@ -337,13 +361,13 @@ def _measure_advice(
 ) -> Advice:
     """What the model loses on examples of the test with these landmarks at once."""
     objective = run.experiment.objective
-    exact = meter.measure(examples, [EXACT] * len(landmarks))
-    swapped = meter.measure(examples, landmarks)
+    exact = meter.measure(examples, [EXACT] * len(landmarks))[objective.select]
+    swapped = meter.measure(examples, landmarks)[objective.select]
     return Advice(
         landmarks=landmarks,
         num_examples=len(examples.labels),
-        exact=exact[objective.select].mean(),
-        together=_difference(objective, swapped, exact),
+        exact=exact.mean(),
+        together=_difference(swapped, exact, objective.higher_is_better),
         floor=_best_floor(run),
     )
 
@@ -368,17 +392,13 @@ def _draw_examples(
 
 
 def _difference(
-    objective: Objective,
-    swapped: Mapping[str, ExampleSums],
-    exact: Mapping[str, ExampleSums],
+    swapped: ExampleSums, exact: ExampleSums, higher_is_better: bool
 ) -> Difference:
-    """The difference of the metric that selects, for the same examples."""
-    swapped_sums = swapped[objective.select]
-    exact_sums = exact[objective.select]
-    difference = swapped_sums.mean() - exact_sums.mean()
-    if not objective.higher_is_better:
+    """The difference of a metric, for the same examples."""
+    difference = swapped.mean() - exact.mean()
+    if not higher_is_better:
         difference = -difference
-    parts = swapped_sums.parts() - exact_sums.parts()
+    parts = swapped.parts() - exact.parts()
     standard_error = float(parts.std() / np.sqrt(len(parts)))
     # Where none of n examples has changed, up to 3 / n of all may (95 %).
     noise = 2 * standard_error if parts.any() else 3 / len(parts)

@@ -41,15 +41,22 @@ def describe_swaps(swaps: Swaps) -> list[str]:
     counts = sorted(swaps.table["num_landmarks"].unique())
     numbers = [f"{count} landmarks" for count in counts]
     unit = "points" if is_rate(metric) else "as it is"
-    exact = format_metric(metric, swaps.exact)
-    return [
+    exact = format_metric(metric, swaps.exact[metric])
+    lines = [
         describe_advice(swaps),
         f"Differences of {metric} ({unit}) from the model as it was trained, which has "
         f"{exact} on these {swaps.num_examples:,} examples of validation; a minus is a "
         "loss. ± two standard errors over the examples, or 3 / n where none changed. "
         "Without further training, and without a convolution.\n",
         "**All layers exchanged**, by landmarks and inverse:\n",
-        *markdown.make_table(["", *numbers], _rows_of_kinds(swaps)),
+        *markdown.make_table(["", *numbers], _rows_of_kinds(swaps, metric)),
+    ]
+    for rate in swaps.exact.keys() - {metric}:
+        exact = format_metric(rate, swaps.exact[rate])
+        lines.append(f"\n**All layers exchanged, {rate}** in points, from {exact}:\n")
+        lines += markdown.make_table(["", *numbers], _rows_of_kinds(swaps, rate))
+    return [
+        *lines,
         "\n**One layer exchanged**, segment means with six iterations:\n",
         *markdown.make_table(["", *numbers], _rows_of_layers(swaps)),
         "\n**The layers that mind it least**, by their loss alone:\n",
@@ -60,24 +67,21 @@ def describe_swaps(swaps: Swaps) -> list[str]:
     ]
 
 
-def _rows_of_kinds(swaps: Swaps) -> list[list[str]]:
+def _rows_of_kinds(swaps: Swaps, metric: str) -> list[list[str]]:
     """A row for each kind of attention, in all layers."""
-    table = swaps.table
-    by_kind = table[table["group"] == ALL_LAYERS].groupby("kind", sort=False)
-    return [[kind, *_cells(swaps.metric, rows)] for kind, rows in by_kind]
+    by_kind = swaps.rows(ALL_LAYERS, metric).groupby("kind", sort=False)
+    return [[kind, *_cells(metric, rows)] for kind, rows in by_kind]
 
 
 def _rows_of_layers(swaps: Swaps) -> list[list[str]]:
     """A row for each layer that is exchanged alone."""
-    table = swaps.table
-    by_layer = table[table["group"] == ONE_LAYER].groupby("layers", sort=False)
+    by_layer = swaps.rows(ONE_LAYER).groupby("layers", sort=False)
     return [[f"layer {layer}", *_cells(swaps.metric, rows)] for layer, rows in by_layer]
 
 
 def _rows_of_best_layers(swaps: Swaps) -> list[list[str]]:
     """A row for each number of layers, with the layers in each cell."""
-    table = swaps.table
-    best = table[table["group"] == BEST_LAYERS]
+    best = swaps.rows(BEST_LAYERS)
     table_rows = []
     for number, rows in best.groupby(best["layers"].str.split().str.len()):
         layers = rows.sort_values("num_landmarks")["layers"]

@@ -20,7 +20,7 @@ def test_the_advice_says_what_to_exchange_and_what_to_keep():
     )
     table = pd.DataFrame({"num_landmarks": [16, 64]})
     swaps = Swaps(
-        metric="accuracy", exact=0.7, num_examples=500, table=table, advice=advice
+        "accuracy", {"accuracy": 0.7}, num_examples=500, table=table, advice=advice
     )
     assert describe_advice(swaps).split("\n") == [
         "**layer 1 with 16 landmarks; layers 0 and 3 with 64 landmarks** can be "

@@ -17,13 +17,18 @@ from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.experiments.trained_run import TrainedRun
 from tests.small import make_config, untrained
 
-SIZES = {"model__num_layers": 2, "model__model_dim": 8, "model__mlp_dim": 8}
+SETTINGS = {
+    "model__num_layers": 2,
+    "model__model_dim": 8,
+    "model__mlp_dim": 8,
+    "objective__name": "classification_denoising",  # It has two rates.
+}
 
 
 @pytest.fixture(scope="module")
 def run():
     """A model whose attention is far from even, so that landmarks matter."""
-    run = untrained("softmax,quick", **SIZES)
+    run = untrained("softmax,quick", **SETTINGS)
     for block in run.weights.params["encoder"]["blocks"].values():
         for part in ("project", "out"):
             kernel = block["attention"][part]["kernel"]
@@ -55,7 +60,9 @@ def splits(run, monkeypatch):
 def metrics_of(run, landmarks):
     """The metrics of validation, by the config of a run with these landmarks."""
     by_layer = by_layer_setting(landmarks)
-    config = make_config("softmax,quick", **SIZES, attention__by_layer=by_layer or None)
+    config = make_config(
+        "softmax,quick", **SETTINGS, attention__by_layer=by_layer or None
+    )
     other = TrainedRun(Experiment(config), run.weights, None)
     return other.evaluate("validation")
 
@@ -94,7 +101,11 @@ def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch):
     swaps = swap.measure_swaps(run, (2, 5), num_examples=10)
     assert swaps.num_examples == 10
     assert swaps.advice.num_examples == 9
-    table = swaps.table
+    assert swaps.exact.keys() == {"accuracy", "denoising_accuracy"}
+    of_tokens = swaps.rows(swap.ALL_LAYERS, "denoising_accuracy")
+    assert len(of_tokens) == 4 * 2
+    assert of_tokens["difference"].abs().max() > 0
+    table = swaps.table[swaps.table["metric"] == "accuracy"]
     assert table.groupby("group").size().to_dict() == {
         swap.ALL_LAYERS: 4 * 2,
         swap.ONE_LAYER: 2 * 2,
@@ -110,6 +121,7 @@ def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch):
     page = "\n".join(describe_study(study))
     assert "## What an exchange costs" in page
     assert "| layer 1 |" in page
+    assert "**All layers exchanged, denoising_accuracy** in points" in page
     titles = [axes.get_title() for axes in draw_swaps(swaps).axes]
     assert "one layer exchanged" in titles
 
@@ -119,22 +131,15 @@ def test_the_noise_of_a_difference_is_of_the_same_examples():
     exact = ExampleSums(np.array([1.0, 1, 0, 0, 1, 1, 0, 1]), np.ones(8))
     swapped = ExampleSums(np.array([1.0, 0, 0, 0, 1, 1, 0, 1]), np.ones(8))
 
-    class Objective:
-        select = "accuracy"
-        higher_is_better = True
-
-    sums = [{"accuracy": swapped}, {"accuracy": exact}]
-    difference, noise = swap._difference(Objective, *sums)  # pyright: ignore
+    difference, noise = swap._difference(swapped, exact, higher_is_better=True)
     assert difference == pytest.approx(-1 / 8)
     # One of eight examples changes: the variance of its change is 1/8 · 7/8.
     assert noise == pytest.approx(2 * np.sqrt(7 / 64 / 8))
 
     # None of eight examples changes: by the rule of three 3/8 of all still may.
-    unchanged = [{"accuracy": exact}, {"accuracy": exact}]
-    assert swap._difference(Objective, *unchanged) == (0, 3 / 8)  # pyright: ignore
+    assert swap._difference(exact, exact, higher_is_better=True) == (0, 3 / 8)
 
-    Objective.higher_is_better = False
-    difference, _ = swap._difference(Objective, *sums)  # pyright: ignore
+    difference, _ = swap._difference(swapped, exact, higher_is_better=False)
     assert difference == pytest.approx(1 / 8)
 
 
@@ -183,5 +188,5 @@ def test_each_layer_needs_the_least_number_that_loses_little():
     ],
 )
 def test_only_exact_attention_is_exchanged(arg, by_layer, is_exact):
-    run = untrained(arg, **SIZES, attention__by_layer=by_layer)
+    run = untrained(arg, **SETTINGS, attention__by_layer=by_layer)
     assert swap.has_exact_attention(run) == is_exact
