@@ -124,6 +124,9 @@ def nystrom_factors(
       all keys are excluded.
     """
     if num_landmarks >= min(len(query), len(key)):
+        # Where the mask is False queries may be NaN, and rows of B are for all queries.
+        query_mask, _ = _find_query_mask(query_mask, mask, query, key)
+        query = zero_masked(query, query_mask)
         return _exact_factors(query, key, mask, num_landmarks)
 
     f, a, b = nystrom_kernels(

@@ -131,6 +131,17 @@ def test_factors_and_rows_are_of_cross_attention_where_lengths_are_equal(
     assert relative_error(rows, matrix[[54, 3]]) <= TOLERANCE["float64"]
 
 
+def test_factors_of_few_queries_keep_one_that_does_not_count_apart():
+    """A query that is NaN has no part in the rows of others."""
+    counts = np.array([True, False, True])
+    query = np.float32(normal(0, 3, H))
+    key = np.float32(normal(1, S, H))
+    expected = factors.softmax_matrix(query, key)[counts]
+    query = np.where(counts[:, None], query, np.nan)
+    f, z, b = factors.nystrom_factors(query, key, query_mask=counts, num_landmarks=M)
+    assert relative_error((f @ z @ b)[counts], expected) <= TOLERANCE["float32"]
+
+
 def test_nystrom_rows_form_no_matrix():
     length = 101
     query, key = jnp.float32(normal(0, 2, length, H))
