@@ -61,7 +61,7 @@ def run(
     # A module of --load may make JAX start XLA, which reads its flags only once.
     turn_off_cpu_fusions()
     flags.DEFINE_multi_string("load", [], "module, or path of its file, to import")
-    command_line = sys.argv
+    command_line = _read_flag_files(sys.argv)
     main_arguments: list[Any] = []
     if takes_changes:
         command_line, changes = take_changes(command_line)
@@ -89,7 +89,7 @@ def run(
     app.run(guarded_main, argv=command_line, flags_parser=_parse_flags)
 
 
-def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str | bool]]:
     """Takes the changes of a config out of a command line.
 
     absl could not parse them, since their keys are those of the config file. As with
@@ -100,10 +100,11 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
       words: the command line.
 
     Returns:
-      The other words, and group.key -> the text of its value.
+      The other words, and group.key -> the text of its value, or True or False if
+      none is written. `load_config` knows which keys may stand without a value.
     """
     other_words = []
-    changes = {}
+    changes: dict[str, str | bool] = {}
     waiting = list(words)
     while waiting:
         word = waiting.pop(0)
@@ -112,13 +113,9 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             other_words.append(word)
             continue
         is_negated, key, value = change.groups()
-        if value is None and is_negated:
-            value = "false"
-        elif value is None and waiting and VALUE.match(waiting[0]):
+        if value is None and not is_negated and waiting and VALUE.match(waiting[0]):
             value = waiting.pop(0)
-        elif value is None:
-            value = "true"
-        changes[key] = value
+        changes[key] = not is_negated if value is None else value
     return other_words, changes
 
 
@@ -211,6 +208,14 @@ def fail(message: str) -> NoReturn:
     """Prints the message in one line and ends the process with status 2."""
     print("error:", " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
+
+
+def _read_flag_files(words: list[str]) -> list[str]:
+    """Puts the lines of each --flagfile=FILE in its place: some may be changes."""
+    try:
+        return flags.FLAGS.read_flags_from_files(words)
+    except flags.Error as error:
+        fail(str(error).removeprefix("ERROR:: "))
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
