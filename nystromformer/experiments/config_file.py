@@ -20,8 +20,8 @@ from absl import flags
 from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import config_flags
 
+from lra_tasks import TASKS
 from lra_tasks.paths import local_path
-from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError

@@ -85,14 +85,6 @@ def test_evaluate_gives_the_numbers_of_a_moved_run(commands, finished, tmp_path)
     assert f"validation {accuracy}" in done.stdout, done.stderr
 
 
-def test_evaluate_says_that_training_measured_a_part_of_a_split(commands, tmp_path):
-    changes = "--config.train.num_steps=10", "--config.train.max_eval_examples=20"
-    done = commands.train(tmp_path, *changes)
-    assert "(20 examples)" in done.stdout, done.stderr
-    test = commands.run("evaluate.py", f"--workdir={tmp_path}")
-    assert test.stdout.endswith(", 50 examples; training measured 20 of them\n")
-
-
 def test_train_killed_goes_on_to_the_same_bits(commands, finished, tmp_path):
     process = start(commands, tmp_path)
     while not saved_steps(tmp_path):

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pytest
 
-from lra_tasks import subwords
+from lra_tasks import TASKS, subwords
 from lra_tasks.errors import DataError
 from lra_tasks.subwords import Vocabulary
-from lra_tasks.task import TASKS, default_options, get_task, register_task
+from lra_tasks.task import default_options, get_task, register_task
 from lra_tasks.text import Text
 from tests.commands import ROOT
 
