@@ -74,7 +74,7 @@ PICTURES = {"image", "pathfinder", "pathx", "pictures"}
         ("pathfinder", {"resolution": 48}, r"one of \(32, 64, 128\), not 48"),
         ("pathfinder", {"resolution": 64}, "must be 4,096, all pixels of r"),
         ("pathfinder", {"difficulty": "harder"}, "must be one of easy, interm"),
-        ("labelled_texts", {"labels": "ham"}, "as 'ham,spam', not 'ham'"),
+        ("labelled_texts", {"labels": "ham"}, "as in .*'ham,spam'; there is 'ham'"),
         ("listops", {"max_depth": 1}, "max_depth must be at least 2"),
         ("listops", {"max_length": 64}, "min_tokens must be 4 .* to 64"),
     ],
