@@ -54,7 +54,8 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", None, "number, from 0", 0)
 flags.register_validator(
     "config",
     bool,
-    message="give FILE.py:ATTENTION,PRESET, as in configs/listops.py:nystrom,quick",
+    message="give --config=FILE.py:ATTENTION,PRESET, as in "
+    "--config=configs/listops.py:nystrom,quick",
 )
 
 

@@ -36,6 +36,8 @@ USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
 CHANGE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
 # A word behind a change that is its value: a negative number, or anything but a flag.
 VALUE = re.compile(r"-\.?\d|[^-]|$")
+# What absl says of a required flag.
+MISSING_FLAG = re.compile(r"Flag --(\w+) must have a value other than None\.")
 flags.disclaim_key_flags()  # --help lists the flags below with the script's own
 
 
@@ -224,7 +226,12 @@ def _parse_flags(argv: list[str]) -> list[str]:
         return flags.FLAGS(argv)
     except flags.Error as error:
         # absl names a flag that has not been given, too, and says what it is not: None.
-        fail(re.sub(r"^flag --\w+=None: ", "", str(error)))
+        message = re.sub(r"^flag --\w+=None: ", "", str(error))
+        missing = MISSING_FLAG.fullmatch(message)
+        if missing:
+            name = missing[1]
+            message = f"give --{name}, {flags.FLAGS[name].help}"
+        fail(message)
     except SystemExit:
         sys.exit(0)  # absl has shown the help, and would end with 1
 

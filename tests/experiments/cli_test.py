@@ -136,6 +136,12 @@ def test_run_passes_positional_arguments_wherever_flags_stand(run_main):
     assert (none.stdout, none.stderr) == ("", "error: expected RUNS, got nothing\n")
 
 
+def test_run_says_what_a_flag_is_that_has_to_be_given(run_main):
+    before = "from absl import flags; flags.DEFINE_string('out', None, 'a folder', "
+    done = run_main("print('ran')", before=before + "required=True)")
+    assert refused(done) == "error: give --out, a folder\n"
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
 def test_run_serves_users_without_a_name_and_terminals_without_unicode(run_main):
     body = "print('…', epath.Path('/').stat().owner)"
