@@ -25,8 +25,8 @@ class Pictures(FoundClasses):
 
     They are resized to `size` × `size`. The tokens are the intensities row by row, of
     `colour="rgb"` three for each pixel. A split without a folder is drawn from train
-    with `seed`. The classes are called as the folders of train. `max_length` 0 is the
-    number of tokens.
+    with `seed`. The classes have the names of the folders of train. `max_length` 0 is
+    the number of tokens.
     """
 
     name: ClassVar[str] = "pictures"
