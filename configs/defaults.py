@@ -23,7 +23,8 @@ from typing import Any, get_args
 
 from ml_collections.config_dict import ConfigDict, placeholder
 
-from lra_tasks.task import TASKS, task_class
+from lra_tasks import TASKS
+from lra_tasks.task import task_class
 from nystromformer.attention import ATTENTIONS, find_attention
 from nystromformer.config import ModelConfig, OptimizerConfig, TrainConfig, key_types
 

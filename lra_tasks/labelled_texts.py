@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from lra_tasks.errors import DataError
+from lra_tasks.found_classes import FoundClasses
 from lra_tasks.split import SPLITS, Split
-from lra_tasks.tables import find_classes, join_names, read_table, split_names
+from lra_tasks.tables import find_classes, read_table
 from lra_tasks.text import TextTask
 
-NO_SOURCE = "source_dir must name the folder that has train.csv or train.tsv"
 OTHER_COLUMNS = (
     "other names are --config.task.text_column and --config.task.label_column"
 )
@@ -26,56 +26,33 @@ OTHER_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledTexts(TextTask):
+class LabelledTexts(TextTask, FoundClasses):
     """The files train, validation and test (.csv or .tsv) in `source_dir`.
 
     The first line names the columns, among them `text_column` and `label_column`. Only
     a CSV file may quote its fields. If test has no file, a tenth of train is drawn for
-    it with `seed`; then, if validation has none, a tenth of the rest. `labels` are the
-    classes as the files have them, written as a line of a CSV: "ham,spam". None: they
-    are those of train.
+    it with `seed`; then, if validation has none, a tenth of the rest. The classes are
+    those of train.
     """
 
     name: ClassVar[str] = "labelled_texts"
     data_version: ClassVar[str] = "1.2.0"
     description: ClassVar[str] = "Texts of one's own to classify."
     files: ClassVar[str] = "*.[ct]sv"
-    found_options: ClassVar[tuple[str, ...]] = ("labels",)
-    labels: str | None = None
+    source: ClassVar[str] = "train.csv or train.tsv"
     text_column: str = "text"
     label_column: str = "label"
     max_length: int = 1024
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # They are found at once, since the model's size depends on their number.
-        if self.labels is None and self.source_dir is not None:
-            self._derive("labels", self._find_labels())
-        self.require(
-            self.labels is None or self.num_classes >= 2,
-            f"labels must be two or more, as 'ham,spam', not {self.labels!r}",
-        )
-
-    def _find_labels(self) -> str:
-        """The classes of train, as `labels` has them."""
+    def find_classes(self) -> list[str]:
         files, _ = self._find_files()
-        classes = find_classes(
+        return find_classes(
             files["train"],
             texts=[self.text_column],
             label=self.label_column,
             advice=OTHER_COLUMNS,
         )
-        return join_names(classes)
-
-    @property
-    def label_names(self) -> list[str]:
-        self.require(self.labels is not None, NO_SOURCE)
-        return split_names(self.labels or "")
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.label_names)
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`; white space around a text is left out."""
@@ -140,7 +117,6 @@ class LabelledTexts(TextTask):
 
     def _find_files(self) -> tuple[dict[str, Path], list[Path]]:
         """Finds the file of each split, and the tables that are not read."""
-        self.require(self.source_dir is not None, NO_SOURCE)
         files: dict[str, Path] = {}
         unread_files = []
         for path in sorted(self.source_files()):
@@ -158,7 +134,7 @@ class LabelledTexts(TextTask):
                 files[split] = path
         self.require(
             "train" in files,
-            f"source_dir ({self.source_dir}) must hold train.csv or train.tsv",
+            f"source_dir ({self.source_dir}) must hold {self.source}",
         )
         ordered_files = {split: files[split] for split in SPLITS if split in files}
         return ordered_files, unread_files

@@ -217,8 +217,11 @@ class ListOps(Task):
             try:
                 ids = [TOKEN_ID[token] for token in tokens]
             except KeyError as error:
-                raise DataError(f"{error} is not a token of ListOps") from None
-            check_length(self.name, len(ids), self.max_length)
+                raise DataError(
+                    f"{self.name}: text {number}: {error} is not a token of ListOps; "
+                    "they are divided by blanks, as in '[MAX 3 [MIN 8 5 ] ]'"
+                ) from None
+            check_length(f"{self.name}: text {number}", len(ids), self.max_length)
             row = np.array(ids, np.uint8)
             depths = _depths(row)
             self.require(

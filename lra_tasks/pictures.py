@@ -12,23 +12,21 @@ import PIL.ImageOps
 from tqdm import tqdm
 
 from lra_tasks.errors import DataError
+from lra_tasks.found_classes import FoundClasses
 from lra_tasks.image import to_grey
 from lra_tasks.split import SPLITS, Split
-from lra_tasks.tables import join_names, split_names
-from lra_tasks.task import Task
 
-NO_SOURCE = "source_dir must name the folder that has a folder of pictures a class"
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pictures(Task):
+class Pictures(FoundClasses):
     """The pictures source_dir/CLASS/*.png, or source_dir/{train,test}/CLASS/*.png.
 
     They are resized to `size` × `size`. The tokens are the intensities row by row, of
     `colour="rgb"` three for each pixel. A split without a folder is drawn from train
-    with `seed`. `labels` are the classes in a line of a CSV; None: those of the folders
-    of train. `max_length` 0 is the number of tokens.
+    with `seed`. The classes have the names of the folders of train. `max_length` 0 is
+    the number of tokens.
     """
 
     name: ClassVar[str] = "pictures"
@@ -38,7 +36,7 @@ class Pictures(Task):
     padded: ClassVar[bool] = False
     zero_is_padding: ClassVar[bool] = False
     found_options: ClassVar[tuple[str, ...]] = ("labels", "max_length")
-    labels: str | None = None
+    source: ClassVar[str] = "a folder of pictures for each class"
     size: int = 32
     colour: Literal["grey", "rgb"] = "grey"
     max_length: int = 0
@@ -55,30 +53,12 @@ class Pictures(Task):
         )
         self._derive("max_length", num_tokens)
         super().__post_init__()
-        # They are found at once, since the model's size depends on their number.
-        if self.labels is None and self.source_dir is not None:
-            self._derive("labels", join_names(self._find_classes()))
-        self.require(
-            self.labels is None or self.num_classes >= 2,
-            f"two classes are needed, each a folder of pictures in {self.source_dir}; "
-            f"there is {self.labels!r}",
-        )
-
-    @property
-    def label_names(self) -> list[str]:
-        self.require(self.labels is not None, NO_SOURCE)
-        return split_names(self.labels or "")
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.label_names)
 
     @property
     def augmentations(self) -> tuple[str, ...]:
         return ("flip_horizontal", "flip_vertical") if self.colour == "grey" else ()
 
     def source_files(self) -> list[Path]:
-        self.require(self.source_dir is not None, NO_SOURCE)
         paths = sorted(Path(self.source_dir or "").rglob("*"))
         return [
             path
@@ -146,10 +126,11 @@ class Pictures(Task):
             splits[name] = Split.from_pictures(np.stack(pictures), labels)
         return splits
 
-    def _find_classes(self) -> list[str]:
-        """The folders of train that have pictures, sorted."""
+    def find_classes(self) -> list[str]:
         files, _ = self._find_files()
-        self.require("train" in files, NO_SOURCE + f"; {self.source_dir} has none")
+        self.require(
+            "train" in files, f"source_dir ({self.source_dir}) must hold {self.source}"
+        )
         return sorted({label for _, label in files["train"]})
 
     def _find_files(self) -> tuple[dict[str, list[tuple[Path, str]]], list[Path]]:

@@ -125,15 +125,16 @@ class Recall(Task):
         """As `Task.encode`, of words as in "k3 v7 d0 k3"; no word is <pad>."""
         ids = {word: i for i, word in enumerate(self.words) if i}
         rows = []
-        for text in texts:
+        for number, text in enumerate(texts, start=1):
             words = text.split()
             unknown = sorted(set(words) - set(ids))
             if unknown:
                 raise DataError(
-                    f"recall: {unknown[0]!r} is none of k0 to k{self.num_keys - 1}, "
-                    f"v0 to v{self.num_values - 1}, d0 to d{self.num_distractors - 1}"
+                    f"{self.name}: text {number}: {unknown[0]!r} is none of k0 to "
+                    f"k{self.num_keys - 1}, v0 to v{self.num_values - 1}, d0 to "
+                    f"d{self.num_distractors - 1}"
                 )
-            check_length(self.name, len(words), self.max_length)
+            check_length(f"{self.name}: text {number}", len(words), self.max_length)
             rows.append(np.array([ids[word] for word in words], self.dtype))
         return pad(rows, self.max_length, self.dtype)
 

@@ -151,7 +151,7 @@ def check_length(name: str, num_tokens: int, max_length: int) -> None:
     """Checks that a row has at least one token, and no more than columns.
 
     Args:
-      name: the task's name, for messages.
+      name: the name of the row, for messages.
       num_tokens: the number of tokens.
       max_length: the number of columns.
 

@@ -1,4 +1,4 @@
-"""Task: the base class of all tasks; the table of their names; how to get one."""
+"""Task: the base class of all tasks; how to get one by its name, or add one."""
 
 import copy
 import functools
@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self, get_type_hints
 import numpy as np
 from etils import epath
 
+from lra_tasks import TASKS
 from lra_tasks.archives import Archive, obtain
 from lra_tasks.errors import DataError
 from lra_tasks.paths import PathLike, get_root, local_path
@@ -354,23 +355,6 @@ class Task:
         test_labels = test.labels[test.labels != NO_LABEL]
         majority = np.bincount(train_labels, minlength=self.num_classes).argmax()
         return {"majority class": float(np.mean(test_labels == majority))}
-
-
-# A task of this package by the module and name of its class, which is imported when the
-# task is named; one of another package, which `register_task` has added, by its class.
-TASKS: dict[str, str | type[Task]] = {
-    "listops": "lra_tasks.listops:ListOps",
-    "text": "lra_tasks.text:Text",
-    "retrieval": "lra_tasks.text:Retrieval",
-    "image": "lra_tasks.image:Image",
-    "pathfinder": "lra_tasks.pathfinder.tasks:Pathfinder",
-    "pathx": "lra_tasks.pathfinder.tasks:PathX",
-    "corpus": "lra_tasks.corpus:Corpus",
-    "glue": "lra_tasks.glue:Glue",
-    "labelled_texts": "lra_tasks.labelled_texts:LabelledTexts",
-    "pictures": "lra_tasks.pictures:Pictures",
-    "recall": "lra_tasks.recall:Recall",
-}
 
 
 def get_task(name: str, /, **options: Any) -> Task:

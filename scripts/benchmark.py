@@ -26,8 +26,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from lra_tasks import LRA
-from lra_tasks.task import TASKS
+from lra_tasks import LRA, TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.speed.attentions import (

@@ -1,6 +1,9 @@
 """Evaluates the best weights of a run on one of its splits.
 
-python scripts/evaluate.py --workdir=DIR --split=test
+    python scripts/evaluate.py --workdir=DIR --split=test
+
+The whole split is measured, also where `train.max_eval_examples` let training measure
+a part of it, as the preset smoke does; the line then says so.
 """
 
 import start
@@ -30,9 +33,13 @@ def main() -> None:
     progress = "unfinished run"
     if run.result:
         progress = f"finished run, step {run.result['best_step']:,}"
+    in_training = ""
+    limit = run.config.train.max_eval_examples
+    if limit is not None and limit < num_examples and _SPLIT.value != "train":
+        in_training = f"; training measured {limit:,} of them"
     print(
         f"{run.config.task.name} with {run.config.attention} ({progress}): "
-        f"{_SPLIT.value} {', '.join(texts)}, {num_examples:,} examples"
+        f"{_SPLIT.value} {', '.join(texts)}, {num_examples:,} examples{in_training}"
     )
 
 

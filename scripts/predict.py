@@ -75,7 +75,8 @@ def read_examples(kind: str, task: Task) -> list[tuple[str, ...]]:
     """Reads the texts of each example.
 
     Raises:
-      DataError: for a file that is not of that kind, or not UTF-8.
+      DataError: for a file that is not of that kind, or not UTF-8, and for one without
+        --reads whose first line is that of CSV or JSONL.
       ConfigError: for another number of columns than an example has texts.
     """
     num_texts = max(task.num_inputs, task.num_texts)
@@ -88,9 +89,12 @@ def read_examples(kind: str, task: Task) -> list[tuple[str, ...]]:
             "a CSV or JSONL file, as in --columns=FIRST,SECOND"
         )
     try:
-        return [tuple(texts) for texts in READERS[kind](read_input(), columns)]
+        content = read_input()
     except UnicodeDecodeError as error:
         raise DataError(f"{name_input()} is not UTF-8 text ({error.reason})") from None
+    if kind == "lines" and _READS.value is None:
+        check_is_lines(content, columns[0])
+    return [tuple(texts) for texts in READERS[kind](content, columns)]
 
 
 def read_input() -> str:
@@ -105,6 +109,21 @@ def read_input() -> str:
 def name_input() -> str:
     """Returns the name of the input in messages."""
     return "standard input" if _INPUT.value == "-" else str(_INPUT.value)
+
+
+def check_is_lines(content: str, column: str) -> None:
+    """Raises DataError for a CSV or JSONL file with that column, as one piped in."""
+    first_line = content.partition("\n")[0].strip()
+    kind = None
+    if first_line.startswith("{") and f'"{column}"' in first_line:
+        kind = "jsonl"
+    elif column in first_line.replace('"', "").split(","):
+        kind = "csv"
+    if kind:
+        raise DataError(
+            f"{name_input()} looks like {kind}: add --reads={kind}, or --reads=lines "
+            "if each line is a text"
+        )
 
 
 def read_lines(content: str, columns: Sequence[str]) -> Iterator[list[str]]:

@@ -32,11 +32,12 @@ _TASK = flags.DEFINE_multi_string("task", [], "NAME; all: LRA and Path-X")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "folder of archives and data")
 
 
-def main(changes: Mapping[str, str]) -> None:
+def main(changes: Mapping[str, str | bool]) -> None:
     """Prepares the task of a config, or several tasks by name.
 
     Args:
-      changes: key of the config -> the text of the value that replaces the file's.
+      changes: key of the config -> the value that replaces the file's, as
+        `cli.take_changes` returns it.
     """
     if bool(_CONFIG.value) == bool(_TASK.value):
         raise ConfigError("give either --task or --config")

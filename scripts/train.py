@@ -54,15 +54,17 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", None, "number, from 0", 0)
 flags.register_validator(
     "config",
     bool,
-    message="give FILE.py:ATTENTION,PRESET, as in configs/listops.py:nystrom,quick",
+    message="give --config=FILE.py:ATTENTION,PRESET, as in "
+    "--config=configs/listops.py:nystrom,quick",
 )
 
 
-def main(changes: Mapping[str, str]) -> None:
+def main(changes: Mapping[str, str | bool]) -> None:
     """Prints the config, trains and prints the result.
 
     Args:
-      changes: key of the config -> the text of the value that replaces the file's.
+      changes: key of the config -> the value that replaces the file's, as
+        `cli.take_changes` returns it.
     """
     cli.end_on_signals()
     signal.setitimer(signal.ITIMER_REAL, 60 * _MAX_MINUTES.value)
@@ -85,7 +87,7 @@ def main(changes: Mapping[str, str]) -> None:
     print(summarize(result))
 
 
-def train_together(changes: Mapping[str, str]) -> None:
+def train_together(changes: Mapping[str, str | bool]) -> None:
     """Trains the seeds of --seeds, each in the workdir that has its number.
 
     Args:

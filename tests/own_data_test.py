@@ -7,7 +7,8 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from lra_tasks.task import TASKS, DataError, get_task
+from lra_tasks import TASKS
+from lra_tasks.task import DataError, get_task
 from nystromformer import load_run
 from tests.commands import ROOT, Commands
 from tests.readme_test import SNIPPET, commands_of

@@ -98,6 +98,10 @@ def test_predict_takes_columns_and_kinds_by_flags(
             "[MAX 1 2 ]\n[MAX 3 [MIN 8 5 ]\n",
             "text 2, .* is not one expression",
         ),
+        ("a.txt", "[MAX 1 2 ]\n[MAX 1 x ]\n", "text 2: 'x' is not a token of"),
+        ("a.txt", "[MAX 1 2 ]\n\n", "text 2: 0 tokens are not from 1 to"),
+        ("a.txt", "id,text\n1,[MAX 1 2 ]\n", "a.txt looks like csv: add --reads=csv"),
+        ("a.txt", '{"text": "[MAX 1 2 ]"}', "a.txt looks like jsonl: add --reads=j"),
         (
             "a.jsonl",
             '{"text": 3}\n',
@@ -112,7 +116,10 @@ def test_predict_refuses_what_is_no_text_of_the_task(
 ):
     (tmp_path / name).write_text(content)
     flags = (f"--workdir={workdir}", f"--input={tmp_path / name}")
-    assert re.search(message, refused(commands.run("predict.py", *flags)))
+    done = commands.run("predict.py", *flags)
+    last_line = done.stderr.splitlines(keepends=True)[-1]  # above it stand notes
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(f"^error: .*{message}", last_line)
 
 
 TEXTS = {

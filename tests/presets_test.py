@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from flax.traverse_util import flatten_dict
 
-from lra_tasks.task import TASKS, get_task
+from lra_tasks import TASKS
+from lra_tasks.task import get_task
 from nystromformer.config import Config
 from nystromformer.experiments.report.records import read_records
 from nystromformer.run_files import SETTINGS_WITHOUT_EFFECT

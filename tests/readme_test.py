@@ -13,8 +13,8 @@ import pytest
 from flax import nnx
 
 from configs import listops
-from lra_tasks import task
-from lra_tasks.task import TASKS, get_task
+from lra_tasks import TASKS, task
+from lra_tasks.task import get_task
 from nystromformer import attention, make_attention
 from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments import objectives

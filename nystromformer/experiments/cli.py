@@ -36,6 +36,8 @@ USER_ERRORS = (ConfigError, DataError, CheckpointError, NotFiniteError, OSError)
 CHANGE = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
 # A word behind a change that is its value: a negative number, or anything but a flag.
 VALUE = re.compile(r"-\.?\d|[^-]|$")
+# What absl says of a required flag.
+MISSING_FLAG = re.compile(r"Flag --(\w+) must have a value other than None\.")
 flags.disclaim_key_flags()  # --help lists the flags below with the script's own
 
 
@@ -61,7 +63,7 @@ def run(
     # A module of --load may make JAX start XLA, which reads its flags only once.
     turn_off_cpu_fusions()
     flags.DEFINE_multi_string("load", [], "module, or path of its file, to import")
-    command_line = sys.argv
+    command_line = _read_flag_files(sys.argv)
     main_arguments: list[Any] = []
     if takes_changes:
         command_line, changes = take_changes(command_line)
@@ -89,7 +91,7 @@ def run(
     app.run(guarded_main, argv=command_line, flags_parser=_parse_flags)
 
 
-def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str | bool]]:
     """Takes the changes of a config out of a command line.
 
     absl could not parse them, since their keys are those of the config file. As with
@@ -100,10 +102,11 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
       words: the command line.
 
     Returns:
-      The other words, and group.key -> the text of its value.
+      The other words, and group.key -> the text of its value, or True or False if
+      none is written. `load_config` knows which keys may stand without a value.
     """
     other_words = []
-    changes = {}
+    changes: dict[str, str | bool] = {}
     waiting = list(words)
     while waiting:
         word = waiting.pop(0)
@@ -112,13 +115,9 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             other_words.append(word)
             continue
         is_negated, key, value = change.groups()
-        if value is None and is_negated:
-            value = "false"
-        elif value is None and waiting and VALUE.match(waiting[0]):
+        if value is None and not is_negated and waiting and VALUE.match(waiting[0]):
             value = waiting.pop(0)
-        elif value is None:
-            value = "true"
-        changes[key] = value
+        changes[key] = not is_negated if value is None else value
     return other_words, changes
 
 
@@ -213,13 +212,26 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
+def _read_flag_files(words: list[str]) -> list[str]:
+    """Puts the lines of each --flagfile=FILE in its place: some may be changes."""
+    try:
+        return flags.FLAGS.read_flags_from_files(words)
+    except flags.Error as error:
+        fail(str(error).removeprefix("ERROR:: "))
+
+
 def _parse_flags(argv: list[str]) -> list[str]:
     """Parses the flags; returns the other words."""
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
         # absl names a flag that has not been given, too, and says what it is not: None.
-        fail(re.sub(r"^flag --\w+=None: ", "", str(error)))
+        message = re.sub(r"^flag --\w+=None: ", "", str(error))
+        missing = MISSING_FLAG.fullmatch(message)
+        if missing:
+            name = missing[1]
+            message = f"give --{name}, {flags.FLAGS[name].help}"
+        fail(message)
     except SystemExit:
         sys.exit(0)  # absl has shown the help, and would end with 1
 

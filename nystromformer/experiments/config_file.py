@@ -20,8 +20,8 @@ from absl import flags
 from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import config_flags
 
+from lra_tasks import TASKS
 from lra_tasks.paths import local_path
-from lra_tasks.task import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
@@ -79,7 +79,10 @@ def load_config(
     """
     path = file.partition(":")[0]
     registered_before = [dict(table) for table in (TASKS, ATTENTIONS, OBJECTIVES)]
-    flag = _run_file(file, changes or {})
+    changes = changes or {}
+    if any(isinstance(value, bool) for value in changes.values()):
+        check_values(changes, read_settings(file))
+    flag = _run_file(file, changes)
     if registered_before != [TASKS, ATTENTIONS, OBJECTIVES]:
         load = [*load, path]
 
@@ -109,6 +112,22 @@ def read_settings(file: str) -> dict[str, Any]:
       ConfigError: for a file that cannot be read.
     """
     return flatten_dict(_run_file(file, {}).value.to_dict(), sep=".")
+
+
+def check_values(changes: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Checks that only a key that is true or false is changed without a value.
+
+    Args:
+      changes: values by flat keys; one that is not written is True or False.
+      settings: those of the config file, by flat keys.
+
+    Raises:
+      ConfigError: for a different key.
+    """
+    for key, value in changes.items():
+        is_missing = isinstance(value, bool)
+        if is_missing and not isinstance(settings.get(key, value), bool):
+            raise ConfigError(f"--config.{key} needs a value: --config.{key}=VALUE")
 
 
 def _run_file(file: str, changes: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from lra_tasks.tables import join_names
 from nystromformer.errors import ConfigError, PretrainedError
 from nystromformer.experiments import markdown
 from nystromformer.experiments.experiment import make_encoder_config
+from nystromformer.experiments.provenance import hide_folders
 from nystromformer.experiments.run import summarize
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.huggingface.export import save_pretrained
@@ -142,7 +143,8 @@ def make_card(run: TrainedRun, use: str) -> str:
         names = markdown.escape(join_names(task.class_names))
         facts.append(f"- Classes: {names}")
     if config.load:
-        facts.append(f"- Modules that it needs: {', '.join(config.load)}")
+        names = [Path(module).name for module in config.load]
+        facts.append(f"- Modules that it needs: {', '.join(names)}")
 
     lines = [*facts, *_describe_training(run.result), "", "## Use", ""]
     lines += ["```python", use, "```"]
@@ -159,6 +161,7 @@ def _describe_training(result: dict[str, Any] | None) -> list[str]:
         f"- Data, {split}: sha256 {x}" for split, x in result["data_sha256"].items()
     ]
     origin = {name: result[name] for name in ORIGIN}
+    origin["command"] = hide_folders(result["command"])  # Others have no such folders.
     return [
         *lines,
         *markdown.format_origin(origin),

@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import Any
 import jax
 
 ROOT = Path(__file__).parents[2]
+# In a word of a command line: all of it, or the value of a flag.
+ABSOLUTE_PATH = re.compile(r"(?:(?<==)|^)/.*", re.DOTALL)
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -40,14 +43,27 @@ def collect() -> dict[str, Any]:
 def command() -> str:
     """Returns the command line, as a shell takes it.
 
-    A script of this repository is named from its root, and not from the folders of the
+    What lies in this repository is named from its root, and not from the folders of the
     machine, since others read the record.
     """
     script, *arguments = sys.argv
     path = Path(script).resolve()
     if path.is_relative_to(ROOT):
         script = str(path.relative_to(ROOT))
+    arguments = [argument.replace(f"{ROOT}/", "") for argument in arguments]
     return shlex.join(["python", script, *arguments])
+
+
+def hide_folders(command: str) -> str:
+    """Leaves of each absolute path in a command line its name alone.
+
+    Args:
+      command: a command line, as `command` returns it.
+    """
+    words = shlex.split(command)
+    return shlex.join(
+        [ABSOLUTE_PATH.sub(lambda match: Path(match[0]).name, word) for word in words]
+    )
 
 
 def device() -> str:

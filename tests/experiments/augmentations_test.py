@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from lra_tasks import TASKS
 from lra_tasks.listops import ListOps
-from lra_tasks.task import TASKS, task_class
+from lra_tasks.task import task_class
 from nystromformer.config import TrainConfig
 from nystromformer.experiments.augmentations import (
     AUGMENTATIONS,

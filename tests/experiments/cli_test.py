@@ -17,7 +17,7 @@ from nystromformer.experiments.cli import (
     take_changes,
 )
 from nystromformer.experiments.plugins import load_modules
-from tests.commands import ROOT, SCRIPTS
+from tests.commands import ROOT, SCRIPTS, refused
 
 PROGRAM = """
 import os, signal, sys
@@ -90,9 +90,9 @@ def test_a_command_begins_with_its_own_package_and_ctrl_c_without_traceback(
     [
         ("--config.train.seed=3", "", {"train.seed": "3"}),
         ("-config.train.seed 3 a", "a", {"train.seed": "3"}),
-        ("--config.a.b --config.a.c=d=e", "", {"a.b": "true", "a.c": "d=e"}),
-        ("--noconfig.a.b c", "c", {"a.b": "false"}),
-        ("--config.a.b -0.1 --config.a.c -x", "-x", {"a.b": "-0.1", "a.c": "true"}),
+        ("--config.a.b --config.a.c=d=e", "", {"a.b": True, "a.c": "d=e"}),
+        ("--noconfig.a.b c", "c", {"a.b": False}),
+        ("--config.a.b -0.1 --config.a.c -x", "-x", {"a.b": "-0.1", "a.c": True}),
         (
             "a --config=b.py:c --d=e --config_x",
             "a --config=b.py:c --d=e --config_x",
@@ -102,6 +102,18 @@ def test_a_command_begins_with_its_own_package_and_ctrl_c_without_traceback(
 )
 def test_changes_of_a_config_are_taken_out_of_a_command_line(words, others, changes):
     assert take_changes(words.split()) == (others.split(), changes)
+
+
+def test_a_file_of_flags_may_change_the_config(commands, tmp_path):
+    file = tmp_path / "flags.txt"
+    file.write_text(f"--config={ROOT}/configs/listops.py:quick\n--config.train.seed=7")
+    words = ["train.py", f"--flagfile={file}", "--print_config"]
+    done = commands.run(*words)
+    assert "config.train.seed = 7\n" in done.stdout, done.stderr
+    done = commands.run(*words, "--config.train.seed=8")
+    assert "config.train.seed = 8\n" in done.stdout, done.stderr
+    file.unlink()
+    assert f"No such file or directory: '{file}'" in refused(commands.run(*words))
 
 
 def test_run_shows_the_traceback_of_a_bug(run_main, tmp_path):
@@ -122,6 +134,12 @@ def test_run_passes_positional_arguments_wherever_flags_stand(run_main):
     assert (done.returncode, done.stdout) == (0, "['a', 'b']\n")
     none = run_main("print('ran')", asks_for="RUNS")
     assert (none.stdout, none.stderr) == ("", "error: expected RUNS, got nothing\n")
+
+
+def test_run_says_what_a_flag_is_that_has_to_be_given(run_main):
+    before = "from absl import flags; flags.DEFINE_string('out', None, 'a folder', "
+    done = run_main("print('ran')", before=before + "required=True)")
+    assert refused(done) == "error: give --out, a folder\n"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")

@@ -21,6 +21,14 @@ def test_load_config_parses_changes_as_the_command_line_does():
     assert config.overrides.keys() == changes.keys()
 
 
+def test_load_config_takes_no_value_for_what_is_true_or_false():
+    file = f"{ROOT}/configs/image.py"
+    changes = {"train.flip_horizontal": True, "attention.fused": False}
+    config = load_config(file, changes)
+    assert config.train.flip_horizontal is True
+    assert config.attention.options["fused"] is False
+
+
 def test_the_word_none_of_a_flag_is_no_value():
     words = dict.fromkeys(
         ("task.source_dir", "task.data_dir", "train.init_from", "model.ignore_id"),
@@ -69,6 +77,9 @@ def test_another_objective_drops_the_options_of_the_file():
         (f"{LISTOPS}:nystrm", {}, "^unknown attention or preset 'nystrm'; known: "),
         (LISTOPS, {"train.num_steps": "many"}, "invalid literal for int"),
         (LISTOPS, {"train.seed": None}, "seed must be int, got None"),
+        (LISTOPS, {"train.seed": True}, "^--config.train.seed needs a value: "),
+        (LISTOPS, {"task.data_dir": True}, "^--config.task.data_dir needs a value: "),
+        (LISTOPS, {"model.remat": False}, "^--config.model.remat needs a value: "),
         (LISTOPS, {"train.num_step": 1}, 'Did you mean "num_steps" instead of'),
         (
             LISTOPS,

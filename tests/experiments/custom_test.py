@@ -112,7 +112,9 @@ def test_commands_know_what_a_config_registers(commands, words_run, tmp_path):
     assert f"{result['test_loss']:.2f}" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_evaluate_imports_the_config_file_that_registers_a_task(commands, tmp_path):
+def test_evaluate_knows_the_task_of_a_config_file_and_what_training_measured(
+    commands, tmp_path
+):
     (tmp_path / "mine.py").write_text(REGISTERS)
     workdir = tmp_path / "run"
     settings = [flag for flag in SMALL if "num_landmarks" not in flag]
@@ -122,11 +124,13 @@ def test_evaluate_imports_the_config_file_that_registers_a_task(commands, tmp_pa
         f"--workdir={workdir}",
         *settings,
         "--config.train.num_steps=10",
+        "--config.train.max_eval_examples=20",
     )
-    assert done.returncode == 0, done.stderr
+    assert "(20 examples)" in done.stdout, done.stderr
     assert read(workdir / "config.json")["load"] == [f"{tmp_path}/mine.py"]
     done = commands.run("evaluate.py", f"--workdir={workdir}")
     assert "short with identity (finished run" in done.stdout, done.stderr
+    assert done.stdout.endswith("50 examples; training measured 20 of them\n")
 
 
 def sweep_of_average(workdir):

@@ -58,11 +58,17 @@ def test_the_card_says_where_the_weights_are_from(workdir, exported):
     result = result_of(workdir)
     for digest in (result["params_sha256"], *result["data_sha256"].values()):
         assert digest in card
-    assert "Command: `python scripts/train.py" in card
+    # The command named the config and the workdir by their whole paths.
+    command = (
+        "python scripts/train.py --config=configs/listops.py:nystrom,quick "
+        f"--workdir={workdir.name} "
+    )
+    assert f"Command: `{command}" in card
     assert f"Commit: {result['commit']}" in card
     assert f"test accuracy {result['test_accuracy']:.2%}" in card
     assert "floor:" in card
     assert str(exported) not in card
+    assert str(workdir) not in card
 
 
 def test_weights_of_another_run_are_refused(exported, tmp_path):

@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 import jax
+import pytest
 
-from nystromformer.experiments.provenance import collect, commit
+from nystromformer.experiments.provenance import collect, commit, hide_folders
 from tests.commands import ROOT
 
 
@@ -19,9 +20,36 @@ def test_collect_has_the_command_as_a_shell_takes_it(monkeypatch):
     assert shlex.split(collect()["command"]) == ["python", *argv]
 
 
-def test_collect_names_a_script_from_the_root_of_the_repository(monkeypatch):
-    monkeypatch.setattr(sys, "argv", [f"{ROOT}/scripts/train.py", "--workdir=a"])
-    assert collect()["command"] == "python scripts/train.py --workdir=a"
+def test_collect_names_what_is_in_the_repository_from_its_root(monkeypatch):
+    argv = [
+        f"{ROOT}/scripts/train.py",
+        f"--config={ROOT}/configs/a.py:b",
+        "--workdir=a",
+    ]
+    monkeypatch.setattr(sys, "argv", argv)
+    command = "python scripts/train.py --config=configs/a.py:b --workdir=a"
+    assert collect()["command"] == command
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("--config=/home/me/mine.py:softmax,quick", "--config=mine.py:softmax,quick"),
+        (
+            "'--config.task.source_dir=/my data/texts/'",
+            "--config.task.source_dir=texts",
+        ),
+        ("--workdir /home/me/run", "--workdir run"),
+        ("--workdir=runs/mine", "--workdir=runs/mine"),
+        ("--workdir=gs://bucket/run", "--workdir=gs://bucket/run"),
+        (
+            "--config.attention.by_layer=0=softmax",
+            "--config.attention.by_layer=0=softmax",
+        ),
+    ],
+)
+def test_hide_folders_leaves_the_names_of_absolute_paths(word, expected):
+    assert hide_folders(f"python a.py {word}") == f"python a.py {expected}"
 
 
 def test_collect_has_the_versions_of_what_computes(monkeypatch):

@@ -77,7 +77,7 @@ def test_labelled_texts_takes_classes_in_the_order_that_is_given(tmp_path):
     [
         (
             ["one,ham", "two,ham"],
-            "labels must be two or more, as 'ham,spam', not 'ham'",
+            "two or more classes are needed, .*csv or .*; there is 'ham'",
         ),
         (["one,ham", "two,"], "train.csv has 1 lines without a label: fill them in"),
         ([f"a,{i}.5" for i in range(21)], "label has 21 different labels in 21 lines"),

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pytest
 
-from lra_tasks import subwords
+from lra_tasks import TASKS, subwords
 from lra_tasks.errors import DataError
 from lra_tasks.subwords import Vocabulary
-from lra_tasks.task import TASKS, default_options, get_task, register_task
+from lra_tasks.task import default_options, get_task, register_task
 from lra_tasks.text import Text
 from tests.commands import ROOT
 
@@ -74,7 +74,7 @@ PICTURES = {"image", "pathfinder", "pathx", "pictures"}
         ("pathfinder", {"resolution": 48}, r"one of \(32, 64, 128\), not 48"),
         ("pathfinder", {"resolution": 64}, "must be 4,096, all pixels of r"),
         ("pathfinder", {"difficulty": "harder"}, "must be one of easy, interm"),
-        ("labelled_texts", {"labels": "ham"}, "as 'ham,spam', not 'ham'"),
+        ("labelled_texts", {"labels": "ham"}, "as in .*'ham,spam'; there is 'ham'"),
         ("listops", {"max_depth": 1}, "max_depth must be at least 2"),
         ("listops", {"max_length": 64}, "min_tokens must be 4 .* to 64"),
     ],

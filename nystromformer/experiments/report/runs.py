@@ -12,22 +12,12 @@ from typing import Any
 import pandas as pd
 from flax.traverse_util import flatten_dict
 
-from lra_tasks import LRA
+from lra_tasks import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.report.names import name_runs
 from nystromformer.experiments.report.records import Record
 from nystromformer.run_files import is_rate
 
-# The order of the rows and columns: attentions, then these; then other names.
-TASK_ORDER = (
-    *LRA,
-    "pathx",
-    "corpus",
-    "glue",
-    "labelled_texts",
-    "pictures",
-    "recall",
-)
 # Folders whose names may have a seed.
 FOLDERS = ("train.init_from", "task.tokenizer", "task.source_dir")
 
@@ -220,11 +210,11 @@ def _hide_seeds(frame: pd.DataFrame) -> None:
 def sort_key(name: Any) -> str:
     """Returns a text by which names are sorted.
 
-    Attentions and tasks have the order of ATTENTIONS and TASK_ORDER; other names come
-    after them. Numbers are filled with zeros, so that "num_landmarks=8" comes before
+    Attentions and tasks have the order of their tables; other names come after them.
+    Numbers are filled with zeros, so that "num_landmarks=8" comes before
     "num_landmarks=64", and 1e-05 before 0.001.
     """
-    order = [*ATTENTIONS, *TASK_ORDER]
+    order = [*ATTENTIONS, *TASKS]
     rank = order.index(name) if name in order else len(order)
     number = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
     return re.sub(number, lambda match: f"{float(match[0]):032.20f}", f"{rank} {name}")

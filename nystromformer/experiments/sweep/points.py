@@ -17,7 +17,11 @@ from flax.traverse_util import flatten_dict
 
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.config_file import load_config, read_settings
+from nystromformer.experiments.config_file import (
+    check_values,
+    load_config,
+    read_settings,
+)
 from nystromformer.experiments.experiment import build_experiment
 from nystromformer.experiments.run_seeds import check_together
 from nystromformer.run_files import PLAN_FILE
@@ -217,7 +221,9 @@ def _make_point(
     attention = settings.pop("attention.name", None)
     stage = _join(file_presets, variant.get("presets"))
     config_file = f"{path}:{_join(presets, stage, attention)}"
-    flag_values = _flag_values(settings, read_settings(config_file), seed)
+    defaults = read_settings(config_file)
+    check_values(settings, defaults)
+    flag_values = _flag_values(settings, defaults, seed)
     config = load_config(config_file, flag_values, load)
 
     source = None

@@ -152,6 +152,11 @@ def test_make_points_takes_no_key_of_variants_for_one_of_configs(key):
         grid_points(changes={key: "pretrain"})
 
 
+def test_make_points_takes_no_seed_without_a_value():
+    with pytest.raises(ConfigError, match=r"--config\.train\.seed needs a value: "):
+        grid_points(changes={"train.seed": True})
+
+
 BAD = {
     ("attention.name=",): "attention.name=: give KEY=VALUE,VALUE$",
     ("train.batch_size=8", "train.batch_size=16"): "train.batch_size is given twice",
