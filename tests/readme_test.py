@@ -4,7 +4,9 @@ import os
 import re
 import runpy
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -249,6 +251,34 @@ ROW_NAMES = {
 }
 
 
+FOLDERS = {"Recall": "recall", "short ListOps": "listops_short"}
+# README's Recall has 16 pairs, and 64 landmarks, features or tokens of a window.
+SIZES_OF_RECALL = {
+    "attention.num_landmarks",
+    "attention.num_features",
+    "attention.window",
+    "attention.block_size",
+    "attention.bucket_size",
+    "attention.projection_dim",
+}
+
+
+def is_in_readme(record: Mapping[str, Any], folder: str) -> bool:
+    """Whether a run of these results has a row in README's table."""
+    overrides = record["config"]["overrides"]
+    if folder == "listops_short":
+        # README has the presets, and nystrom without its convolution.
+        changes = overrides.keys() - {"train.seed", "attention.conv_kernel_size"}
+        return record["run"].startswith("quick/") and not changes
+    if folder == "recall":
+        sizes = [overrides[key] for key in SIZES_OF_RECALL & overrides.keys()]
+        is_of_the_plan = record["run"].startswith("plan/")
+        return (
+            is_of_the_plan and overrides["task.num_pairs"] == 16 and sizes in ([], [64])
+        )
+    return True
+
+
 def read_quick_records(column: str) -> dict[str, list[float]]:
     """The test accuracies in % of recorded runs by the row of README's table.
 
@@ -259,7 +289,7 @@ def read_quick_records(column: str) -> dict[str, list[float]]:
       The name of each row and the accuracies of its seeds in order. The floor's row has
       the best floor.
     """
-    folder = "listops_short" if column == "short ListOps" else "quick_tasks"
+    folder = FOLDERS.get(column, "quick_tasks")
     task = column.removeprefix("short ").lower()
     rows: dict[str, list[float]] = {}
     # They are sorted by their names, which end in the seed.
@@ -268,12 +298,8 @@ def read_quick_records(column: str) -> dict[str, list[float]]:
         options = record["config"]["attention"]
         if result["task"] != task:
             continue
-        if folder == "listops_short":
-            overrides = record["config"]["overrides"].keys() - {"train.seed"}
-            is_of_the_plan = record["run"].startswith("quick/")
-            # README has the presets, and nystrom without its convolution.
-            if not is_of_the_plan or overrides - {"attention.conv_kernel_size"}:
-                continue
+        if not is_in_readme(record, folder):
+            continue
         name = options["name"]
         row = ROW_NAMES.get((name, options.get("conv_kernel_size")), name)
         rows.setdefault(row, []).append(100 * result["test_accuracy"])
@@ -281,13 +307,17 @@ def read_quick_records(column: str) -> dict[str, list[float]]:
     return rows
 
 
-@pytest.mark.parametrize("column", ["short ListOps", "Text", "Retrieval", "Image"])
+@pytest.mark.parametrize(
+    "column", ["Recall", "short ListOps", "Text", "Retrieval", "Image"]
+)
 def test_readme_has_the_accuracies_of_the_quick_records(column):
     """Each cell is a mean and a deviation over the seeds, or the one of a floor."""
     _, after = README.read_text().split("## Results")
     lines = re.findall(r"^\|(.*)\|$", after.split("## ")[0], re.MULTILINE)
     header, _, *table = [[cell.strip() for cell in line.split("|")] for line in lines]
     cells = {row[0]: row[header.index(column)] for row in table}
+    if column == "Recall":
+        assert not cells.pop("nystrom"), "not run with its convolution"
 
     records = read_quick_records(column)
     assert {"best floor, a fixed rule", "softmax (exact attention)"} <= cells.keys()
@@ -295,7 +325,7 @@ def test_readme_has_the_accuracies_of_the_quick_records(column):
     for row, cell in cells.items():
         accuracies = records[row]
         if "±" in cell:
-            assert len(accuracies) >= (2 if column == "short ListOps" else 3), row
+            assert len(accuracies) == 3, row
             mean = np.mean(accuracies)
             deviation = np.std(accuracies, ddof=1)
             expected = f"{mean:.1f} ± {deviation:.1f}"
