@@ -29,6 +29,11 @@ by the command of this run, a new --workdir and --config.train.init_from=RUN:
 KEPT = """\
 **{layers}** can not: {most} landmarks are not enough, keep exact attention.
 """
+# Behind KEPT, where a loss of less would not have shown on so few examples.
+UNSURE = """\
+On {num_examples:,} examples this is within the noise, and fewer layers may have to be \
+kept: measure more examples by --swap_examples.
+"""
 NOT_ABOVE_FLOOR = """\
 **The model is not above its floor**, {floor}: it has learned little, and an exchange \
 that costs nothing says nothing.
@@ -130,10 +135,20 @@ def describe_advice(swaps: Swaps) -> str:
     if kept:
         most = swaps.table["num_landmarks"].max()
         paragraphs.append(KEPT.format(layers=name_layers(kept), most=most))
+        if _is_within_noise(swaps, kept):
+            paragraphs.append(UNSURE.format(num_examples=swaps.num_examples))
     if advice.floor is not None and advice.exact <= advice.floor:
         floor = format_metric(swaps.metric, advice.floor)
         paragraphs.append(NOT_ABOVE_FLOOR.format(floor=floor))
     return "\n".join(paragraphs)
+
+
+def _is_within_noise(swaps: Swaps, layers: Sequence[int]) -> bool:
+    """Whether a layer's loss alone may be small enough, with the most landmarks."""
+    alone = swaps.rows(ONE_LAYER)
+    alone = alone[alone["num_landmarks"] == alone["num_landmarks"].max()]
+    alone = alone[alone["layers"].isin([str(layer) for layer in layers])]
+    return bool((alone["difference"] + alone["noise"] >= -MAX_LOSS_ALONE).any())
 
 
 def by_layer_setting(landmarks: Sequence[int]) -> str:

@@ -4,6 +4,7 @@ import pandas as pd
 
 from nystromformer.experiments.approximation.swap import (
     EXACT,
+    ONE_LAYER,
     Advice,
     Difference,
     Swaps,
@@ -18,7 +19,16 @@ def test_the_advice_says_what_to_exchange_and_what_to_keep():
         exact=0.75,
         together=Difference(-0.0125, 0.004),
     )
-    table = pd.DataFrame({"num_landmarks": [16, 64]})
+    table = pd.DataFrame(
+        {
+            "group": ONE_LAYER,
+            "metric": "accuracy",
+            "layers": ["2", "2"],
+            "num_landmarks": [16, 64],
+            "difference": [-0.02, -0.01],
+            "noise": [0.001, 0.004],
+        }
+    )
     swaps = Swaps(
         "accuracy", {"accuracy": 0.7}, num_examples=500, table=table, advice=advice
     )
@@ -37,6 +47,8 @@ def test_the_advice_says_what_to_exchange_and_what_to_keep():
         "**layer 2** can not: 64 landmarks are not enough, keep exact attention.",
         "",
     ]
+    unsure = swaps._replace(table=table.assign(noise=[0.001, 0.006]))
+    assert "On 500 examples this is within the noise" in describe_advice(unsure)
     nothing = swaps._replace(advice=advice._replace(landmarks=(EXACT, EXACT)))
     assert "**layers 0 and 1** can not" in describe_advice(nothing)
     assert "As a setting" not in describe_advice(nothing)
