@@ -90,9 +90,13 @@ def main() -> None:
             )
         )
     if has_steps:
-        tasks = _TASK.value or STEPS_OF
         groups.append(
-            step_estimates(in_a_step, tasks=tasks, device=device, dtype=_DTYPE.value)
+            step_estimates(
+                in_a_step,
+                tasks=_TASK.value or STEPS_OF,
+                device=device,
+                changes={"model.dtype": _DTYPE.value},
+            )
         )
 
     lines = []

@@ -160,7 +160,10 @@ def attention_estimates(
 
 
 def step_estimates(
-    specs: Sequence[AttentionSpec], tasks: Sequence[str], device: Any, *, dtype: str
+    specs: Sequence[AttentionSpec],
+    tasks: Sequence[str],
+    device: Any,
+    changes: Mapping[str, Any],
 ) -> Iterator[Estimate]:
     """Yields estimates of a training step of each task's paper preset.
 
@@ -170,12 +173,12 @@ def step_estimates(
       specs: the attentions.
       tasks: names of config files.
       device: the device to compile for.
-      dtype: that of the model.
+      changes: values by flat keys, as in "model.dtype".
     """
     experiments = []
     for task in tasks:
         for spec in specs:
-            experiment = make_experiment(task, spec, 1, {"model.dtype": dtype})
+            experiment = make_experiment(task, spec, num_parts=1, changes=changes)
             label = name_row(spec.label, experiment.config.attention.options)
             experiments.append((label, experiment))
 
