@@ -27,7 +27,7 @@ from nystromformer.experiments.speed.attentions import (
     name_row,
 )
 from nystromformer.experiments.speed.page import format_number, list_paths
-from nystromformer.experiments.speed.rows import TIME, Names, Row, RowKey
+from nystromformer.experiments.speed.rows import Names, Row, RowKey
 from nystromformer.experiments.speed.timing import find_path
 from nystromformer.experiments.speed.train_steps import (
     make_chunk,
@@ -320,7 +320,7 @@ def _list_kernels_of_turn(computations: Computations, loop: Instruction) -> list
 
 
 def count_bytes(shape: str) -> int:
-    """Counts the bytes of the arrays in the text of a shape, as in "(f32[2], s32[])"."""
+    """Counts the bytes of the arrays that a shape names, as in "(f32[2], s32[])"."""
     total = 0
     for dtype, num_bits, sizes in ARRAY.findall(shape):
         item_bytes = 1 if dtype == "pred" else int(num_bits) / 8
@@ -342,26 +342,29 @@ def make_tables(estimates: Sequence[Estimate]) -> list[str]:
 
 def _make_table(estimates: Sequence[Estimate], names: Names) -> list[str]:
     """A table with attentions down, and lengths or tasks across."""
-    of_label: dict[str, list[Estimate]] = {}
+    cells: dict[str, dict[str, Estimate]] = {}  # label -> column -> estimate
     for estimate in estimates:
-        of_label.setdefault(names.label(estimate.row), []).append(estimate)
-    first, *others = of_label.values()
-    header = ["attention", *(names.column(x.row) for x in first)]
-    cells = [[_format_cell(x) for x in first]]
-    for row in others:
-        pairs = zip(row, first, strict=True)
-        cells.append([_format_cell(x, reference) for x, reference in pairs])
-    table_rows = [[label, *row] for label, row in zip(of_label, cells, strict=True)]
-    return markdown.make_table(header, table_rows)
+        row = estimate.row
+        cells.setdefault(names.label(row), {})[names.column(row)] = estimate
+    first = next(iter(cells.values()))
+    table_rows = []
+    for label, by_column in cells.items():
+        texts = []
+        for column, estimate in by_column.items():
+            reference = None if by_column is first else first[column]
+            texts.append(_format_cell(estimate, reference))
+        table_rows.append([label, *texts])
+    return markdown.make_table(["attention", *first], table_rows)
 
 
 def _format_cell(estimate: Estimate, reference: Estimate | None = None) -> str:
     """As in "348 / 5.34 / 1.99 · −18 %", which compares the ms with the reference's."""
+    [seconds] = estimate.row.seconds
     gigabytes = format_number(estimate.num_bytes / 1e9, num_digits=3)
-    milliseconds = estimate.row.seconds[0] * 1e3
-    text = f"{estimate.num_kernels} / {gigabytes} / "
-    text += format_number(milliseconds, num_digits=3)
+    milliseconds = format_number(seconds * 1e3, num_digits=3)
+    text = f"{estimate.num_kernels:,} / {gigabytes} / {milliseconds}"
     if reference is None:
         return text
-    percent = round(100 * (milliseconds / (1e3 * reference.row.seconds[0]) - 1))
-    return f"{text} · {percent:+} %".replace("-", "−")
+    [reference_seconds] = reference.row.seconds
+    change = seconds / reference_seconds - 1
+    return f"{text} · {change:+.0%}".replace("-", "−").replace("%", " %")

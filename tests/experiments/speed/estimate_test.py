@@ -23,6 +23,19 @@ from tests.commands import refused
 from tests.experiments.speed.conftest import make_row
 from tests.experiments.speed.train_steps_test import CHANGES
 
+# A module for --load: this machine's CPU stands in for an H200.
+CPU = """
+import jax
+from jax.experimental import topologies
+
+class Topology:
+    @property
+    def devices(self):
+        return jax.devices("cpu")
+
+topologies.get_topology_desc = lambda **settings: Topology()
+"""
+
 # A loop that runs three times, with a copy before it and a call of a library behind it.
 PROGRAM = """\
 HloModule jit_f, is_scheduled=true
@@ -77,7 +90,7 @@ def test_kernels_of_a_loop_count_as_often_as_it_runs():
 def test_kernels_of_a_program_of_xla_are_found():
     x = jnp.ones((16, 16))
     compiled = jax.jit(lambda x, y: x @ y).lower(x, x).compile()
-    assert list_kernels(compiled.as_text()) == [3 * 16 * 16 * 4]
+    assert list_kernels(str(compiled.as_text())) == [3 * 16 * 16 * 4]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +184,24 @@ def test_tables_compare_with_the_first_row():
         "90 / 0.5 / 2.05 · −50 % |",
     ]
     assert lines[-1].startswith("- Computed by XLA: nystrom-64; nystrom-64, pinv")
+
+
+def test_command_prints_the_tables_and_writes_them(commands, tmp_path):
+    module = tmp_path / "cpu.py"
+    module.write_text(CPU)
+    out = tmp_path / "estimate.md"
+    flags = ("--length=32", "--attention=identity", "--num_heads=2", "--batch_size=1")
+    done = commands.run("estimate.py", *flags, f"--load={module}", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    # 2 heads of 64 numbers of 2 bytes are read and written; a step was not asked for.
+    table = "| identity | 1 / 1.64e-05 / 0.0022 |"
+    assert done.stdout.count("| identity |") == 2
+    for text in (done.stdout, out.read_text()):
+        assert table in text
+        assert "larger of 2.2 µs and its bytes at 3.6 TB/s plus 1 µs" in text.replace(
+            "\n  ", " "
+        )
+    assert "- Command: `python scripts/estimate.py --length=32" in out.read_text()
 
 
 def test_flags_without_an_effect_are_rejected_in_one_line(commands):
