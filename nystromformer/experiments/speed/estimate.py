@@ -2,10 +2,10 @@
 
 XLA compiles them ahead of time for an H200. The compiled program says which kernels
 would run, and which arrays they read and write. Their times are estimated: a kernel
-takes SHORTEST_KERNEL, or START and its bytes at BYTES_PER_SECOND if that is longer. The
-three numbers come from timing kernels once on an H200. They leave out the arithmetic
-and the host: a whole step takes longer, and the ratio of two estimates says more than
-either.
+takes SHORTEST_KERNEL, or START and its bytes at BANDWIDTH if that is longer. The three
+numbers come from timing kernels once on an H200. They leave out the arithmetic and the
+host: a kernel that computes much takes longer, and so does a whole step. The ratio of
+two estimates says more than either.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ from nystromformer.experiments.speed.train_steps import (
     synthetic_examples,
 )
 
-SHORTEST_KERNEL = 2.2e-6  # seconds
-START = 1e-6  # seconds
-BYTES_PER_SECOND = 3.6e12
+SHORTEST_KERNEL = 2.2  # microseconds
+START = 1.0  # microseconds
+BANDWIDTH = 3.6  # terabytes a second
 NOTE = f"""\
 - Estimated, not measured: the kernels of a program compiled for an H200, the GB that
-  they read and write, and ms, where a kernel takes the larger of
-  {SHORTEST_KERNEL * 1e6:.1f} µs and its bytes at {BYTES_PER_SECOND / 1e12:.1f} TB/s \
-plus {START * 1e6:.0f} µs. % compares the ms with those of the first row."""
+  they read and write, and ms. A kernel takes the larger of {SHORTEST_KERNEL} µs and its
+  bytes at {BANDWIDTH} TB/s plus {START:.0f} µs; its arithmetic is not counted. % compares the
+  ms with those of the first row."""
 
 # What XLA has to know of the GPU, in the form of its tools/hlo_opt/gpu_specs.
 H200 = """
@@ -250,10 +250,11 @@ def _traced_for(device: Any) -> Iterator[None]:
 
 def estimate_seconds(kernels: Sequence[int]) -> float:
     """Estimates how long kernels take, one after another, from the bytes of each."""
-    return sum(
-        max(SHORTEST_KERNEL, START + num_bytes / BYTES_PER_SECOND)
-        for num_bytes in kernels
-    )
+    total = 0.0
+    for num_bytes in kernels:
+        microseconds = START + num_bytes / (1e6 * BANDWIDTH)
+        total += 1e-6 * max(SHORTEST_KERNEL, microseconds)
+    return total
 
 
 def list_kernels(text: str, in_loop: bool = False) -> list[int]:

@@ -198,9 +198,8 @@ def test_command_prints_the_tables_and_writes_them(commands, tmp_path):
     assert done.stdout.count("| identity |") == 2
     for text in (done.stdout, out.read_text()):
         assert table in text
-        assert "larger of 2.2 µs and its bytes at 3.6 TB/s plus 1 µs" in text.replace(
-            "\n  ", " "
-        )
+        words = " ".join(text.split())
+        assert "larger of 2.2 µs and its bytes at 3.6 TB/s plus 1 µs" in words
     assert "- Command: `python scripts/estimate.py --length=32" in out.read_text()
 
 
