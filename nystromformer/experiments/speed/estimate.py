@@ -42,8 +42,8 @@ BANDWIDTH = 3.6  # terabytes a second
 NOTE = f"""\
 - Estimated, not measured: the kernels of a program compiled for an H200, the GB that
   they read and write, and ms. A kernel takes the larger of {SHORTEST_KERNEL} µs and its
-  bytes at {BANDWIDTH} TB/s plus {START:.0f} µs; its arithmetic is not counted. % compares the
-  ms with those of the first row."""
+  bytes at {BANDWIDTH} TB/s plus {START:.0f} µs. Its arithmetic is not counted.
+- % compares the ms with those of the first row."""
 
 # What XLA has to know of the GPU, in the form of its tools/hlo_opt/gpu_specs.
 H200 = """
