@@ -254,13 +254,22 @@ def attention_programs(
     """
     passes: list[Pass] = []
     for spec in specs:
-        passes.extend(_make_passes(spec, inputs))
+        passes.extend(make_passes(spec, inputs))
     with ThreadPoolExecutor(num_cores()) as pool:
         return list(pool.map(_compile_pass, passes))
 
 
-def _make_passes(spec: AttentionSpec, inputs: Sequence[jax.Array]) -> Iterator[Pass]:
-    """The forward pass of an attention, and it with the gradient of all inputs."""
+def make_passes(spec: AttentionSpec, inputs: Sequence[Any]) -> Iterator[Pass]:
+    """Yields the forward pass of an attention, and it with the gradient of all inputs.
+
+    Args:
+      spec: the attention.
+      inputs: query, key, value and a cotangent of the output, [B, L, N, H], or their
+        shapes and dtypes.
+
+    Raises:
+      ConfigError: if the attention does not fit the length.
+    """
     batch_size, length, num_heads, head_dim = inputs[0].shape
     try:
         attention = find_class(spec.name)(

@@ -276,11 +276,11 @@ def _format_cell(
         has_failed = has_time and not row.seconds
         return "out of memory" if has_failed else DASH
 
-    text = _format_number(number, num_digits=4)
+    text = format_number(number, num_digits=4)
     if unit == TIME and len(row.seconds) > 1:
         quartiles = 1e3 * np.quantile(row.seconds, (0.25, 0.75))
-        lower, upper = (_format_number(x, num_digits=3) for x in quartiles)
-        text = f"{_format_number(number, num_digits=3)} ({lower}–{upper})"
+        lower, upper = (format_number(x, num_digits=3) for x in quartiles)
+        text = f"{format_number(number, num_digits=3)} ({lower}–{upper})"
     reference_number = reference.value(unit) if reference else None
     if reference is row or not reference_number:
         return text
@@ -289,7 +289,7 @@ def _format_cell(
     return f"{text} · {factor:,.{num_digits}f}×"
 
 
-def _format_number(number: float, num_digits: int) -> str:
+def format_number(number: float, num_digits: int) -> str:
     """Some digits of a number, and all of those before its point, as in "2,820"."""
     if number >= 10**num_digits:
         return f"{number:,.0f}"

@@ -123,6 +123,31 @@ def synthetic_examples(task: Task, batch_size: int) -> DeviceRows:
     return HostSplit.from_split(split).put()
 
 
+def make_chunk(data: DeviceRows) -> Chunk:
+    """Returns STEPS batches of all examples, in their order."""
+    batches = np.arange(len(data.labels), dtype=np.int32).reshape(STEPS, -1)
+    return Chunk(data, jax.device_put(batches), STEPS)
+
+
+def step_key(label: str, experiment: Experiment) -> RowKey:
+    """Returns what the row of a train step is, for the JSON of the benchmark.
+
+    Args:
+      label: the name of the attention's row.
+      experiment: what is trained.
+    """
+    config = experiment.config
+    return RowKey(
+        what="train step",
+        attention=label,
+        task=config.task.name,
+        options=config.attention.options,
+        length=experiment.task.max_length,
+        batch_size=config.train.batch_size,
+        dtype=config.model.dtype,
+    )
+
+
 def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Program:
     """Returns STEPS train steps in one compiled loop, as training takes them.
 
@@ -131,11 +156,9 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
       experiment: what is trained.
       data: STEPS batches.
     """
-    config = experiment.config
     training = experiment.make_programs()
     seed = np.uint32(0)
-    batches = np.arange(len(data.labels), dtype=np.int32).reshape(STEPS, -1)
-    chunk = Chunk(data, jax.device_put(batches), STEPS)
+    chunk = make_chunk(data)
     state_shapes = training.init.eval_shape(seed)
     compiled = compile_program(training.train_chunk, state_shapes, chunk)
     # The result of the last run; empty before the first. A run takes it out, since the
@@ -160,17 +183,8 @@ def train_program(label: str, experiment: Experiment, data: DeviceRows) -> Progr
                 "--dtype"
             )
 
-    key = RowKey(
-        what="train step",
-        attention=label,
-        task=config.task.name,
-        options=config.attention.options,
-        length=experiment.task.max_length,
-        batch_size=config.train.batch_size,
-        dtype=config.model.dtype,
-    )
     return Program(
-        key=key,
+        key=step_key(label, experiment),
         run=run,
         check=check,
         peak_bytes=compiled.peak_bytes,

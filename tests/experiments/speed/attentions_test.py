@@ -89,7 +89,7 @@ def make_inputs(length, head_dim=3):
 def forward_program(label, length, head_dim=3):
     """The first pass alone, since the second takes longer to compile."""
     inputs = make_inputs(length, head_dim)
-    forward = next(attentions._make_passes(parse_attention(label), inputs))
+    forward = next(attentions.make_passes(parse_attention(label), inputs))
     return attentions._compile_pass(forward)
 
 
