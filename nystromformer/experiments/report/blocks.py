@@ -18,9 +18,7 @@ from nystromformer.experiments.report.records import Record
 from nystromformer.experiments.report.runs import make_frame
 
 # What the notes below a table say, each where the table has what it is about.
-SCORES_NOTE = (
-    "Mean ± standard deviation over seeds; in brackets the number of seeds{}."
-)
+SCORES_NOTE = "Mean ± standard deviation over seeds; in brackets the number of seeds{}."
 STEPS_NOTE = " and the steps of unfinished runs"
 FLOOR_NOTE = "Floor: what a fixed rule reaches on these examples."
 # By words of the cells that they explain.
