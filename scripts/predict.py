@@ -3,13 +3,15 @@
     python scripts/predict.py --workdir=DIR --input=texts.csv > classes.csv
     echo "[MAX 3 [MIN 8 5 ] ]" | python scripts/predict.py --workdir=DIR
 
-FILE is a CSV file whose first line names the columns, a JSONL file with an object a
-line, or has a text a line; its ending says which, or --reads. For pictures a text is
-the path of one. --columns names the column of the texts, of which an example may have
-two. What comes out is CSV, or JSONL
-if that came in, or as --writes says. It has for each text, in order, the number of its
-class (label), the name of the class and its probability. Stderr says how many texts
-were empty or cut.
+--input is a CSV file whose first line names the columns, a JSONL file with an object a
+line, or any other file, which has a text a line. Its ending says which, or --reads.
+What is piped in has a text a line, unless --reads says otherwise. For pictures a text
+is the path of one. --columns names the column of the texts, or two columns where an
+example has two texts.
+
+What comes out is CSV, or JSONL if that came in, or as --writes says. It has for each
+text, in order, the number of its class (label), the name of the class (class_name) and
+its probability. Stderr says how many texts were empty or cut.
 """
 
 import start
@@ -34,14 +36,14 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.trained_run import Prediction, TrainedRun, load_run
 
-# By the ending of FILE; all others have a text a line.
+# By the ending of --input; all others have a text a line.
 KIND_OF_ENDING = {".csv": "csv", ".jsonl": "jsonl"}
 OUTPUT_COLUMNS = ("label", "class_name", "probability")
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
 _INPUT = flags.DEFINE_string("input", "-", "file of texts; -: what is piped in")
 _COLUMNS = flags.DEFINE_list("columns", None, "of the texts in CSV or JSONL")
-_READS = flags.DEFINE_enum("reads", None, ["csv", "jsonl", "lines"], "what FILE is")
+_READS = flags.DEFINE_enum("reads", None, ["csv", "jsonl", "lines"], "what --input is")
 _WRITES = flags.DEFINE_enum("writes", None, ["csv", "jsonl"], "what comes out")
 
 

@@ -14,6 +14,7 @@ from lra_tasks.subwords import Vocabulary
 from lra_tasks.task import default_options, get_task, register_task
 from lra_tasks.text import Text
 from tests.commands import ROOT
+from tests.lra_tasks.splits import hashes, load_all
 
 # A legal value beside the default for each option that makes other data. A test adds
 # the tokenizer, which is a file.
@@ -51,6 +52,25 @@ OTHER_VALUES = {
 OPTIONS_OF_OTHER_TESTS = {"source_dir"}
 OPTIONS_WITHOUT_EFFECT = {"num_workers"}
 PICTURES = {"image", "pathfinder", "pathx", "pictures"}
+# Their own tests bring the files that they read. All other tasks draw their data.
+TASKS_OF_FILES = {
+    "corpus",
+    "glue",
+    "image",
+    "labelled_texts",
+    "pictures",
+    "retrieval",
+    "text",
+}
+# By those of these options that a task has.
+FEW_EXAMPLES = {
+    "num_examples": 20,
+    "num_test": 10,
+    "num_train": 40,
+    "num_validation": 10,
+}
+# A picture of 128 × 128 pixels takes a third of a second to draw.
+SMALL_EXAMPLES = {"pathx": {"resolution": 32, "max_length": 32**2}}
 
 
 @pytest.mark.parametrize(
@@ -128,6 +148,18 @@ def test_folder_is_another_for_each_option_that_makes_other_data(name, tmp_path)
         elif option == "max_length" and name in PICTURES:
             continue  # It follows from the resolution.
         assert replace(task, **change).folder() != task.folder(), change
+
+
+@pytest.mark.parametrize("name", sorted(TASKS.keys() - TASKS_OF_FILES))
+def test_a_task_that_draws_its_data_draws_the_same_again(name, tmp_path):
+    """A token id or a label that does not fit is refused by `load`."""
+    options = {field.name for field in fields(get_task(name))}
+    few_examples = {key: FEW_EXAMPLES[key] for key in FEW_EXAMPLES.keys() & options}
+    task = get_task(name, **few_examples, **SMALL_EXAMPLES.get(name, {}))
+    train, validation, test = load_all(task, tmp_path / "first")
+    assert min(train.num_examples, validation.num_examples, test.num_examples) > 0
+    assert all(0 <= floor <= 1 for floor in task.floors(train, test).values())
+    assert hashes(task, tmp_path / "again") == hashes(task, tmp_path / "first")
 
 
 def test_folder_does_not_depend_on_the_number_of_workers():

@@ -18,23 +18,20 @@ from nystromformer.experiments.report.records import Record
 from nystromformer.experiments.report.runs import make_frame
 
 # What the notes below a table say, each where the table has what it is about.
-SCORES_NOTE = (
-    "Mean ± sample standard deviation over seeds; in brackets the number of seeds{}."
-)
+SCORES_NOTE = "Mean ± standard deviation over seeds; in brackets the number of seeds{}."
 STEPS_NOTE = " and the steps of unfinished runs"
 FLOOR_NOTE = "Floor: what a fixed rule reaches on these examples."
 # By words of the cells that they explain.
 DIFFERENCES_NOTES = {
     "chance": (
         "Mean difference over common seeds ± √(s² + e²): s is half the paired t "
-        "interval of 95 % over the seeds, and e two binomial standard deviations of "
-        "the difference over the test examples, which all seeds share. Where nothing "
-        "differs, fewer than one comparison in twenty exceeds chance all the same."
+        "interval of 95 % over the seeds, and e two standard deviations over the test "
+        "examples, which all seeds share. Where nothing differs, fewer than one "
+        "comparison in twenty exceeds chance all the same."
     ),
     "test noise": (
-        "Of one seed: ± two binomial standard deviations of the difference over the "
-        "test examples; a difference beyond this test noise may still come from the "
-        "seed."
+        "Of one seed ± is two standard deviations over the test examples: a "
+        "difference beyond this test noise may still come from the seed."
     ),
     "of the seeds alone": (
         "Of losses, F1 and masked tokens the test noise is not known: ± is half the "
@@ -51,10 +48,12 @@ COST_FIGURE_NOTE = (
     "Bars: the standard deviation over seeds; of one seed the binomial one. Grey line: "
     "the best score at each cost."
 )
+SPEED_FIGURE_NOTE = (
+    "Other work may have slowed these runs down; scripts/benchmark.py measures alone."
+)
 FIGURE_NOTES = {
-    "speed": f"{COST_FIGURE_NOTE} Other work may have slowed these runs down; "
-    "scripts/benchmark.py measures alone.",
-    "memory": COST_FIGURE_NOTE,
+    "speed": [COST_FIGURE_NOTE, SPEED_FIGURE_NOTE],
+    "memory": [COST_FIGURE_NOTE],
 }
 LINE_LENGTH = 100
 
@@ -75,12 +74,14 @@ class Request(NamedTuple):
 class Block(NamedTuple):
     """What a page shows between the first line and the last line of a block.
 
-    lines: in Markdown.
+    lines: a table or pictures, in Markdown.
     figures: those that the lines show, by the names of their files.
+    notes: what is said below them. A page says the same note once.
     """
 
     lines: list[str]
     figures: dict[str, Figure]
+    notes: list[str]
 
 
 def make_block(words: str, records: Sequence[Record]) -> Block:
@@ -159,10 +160,8 @@ def _show_figures(frame: pd.DataFrame, request: Request) -> Block:
         file = "_".join(filter(None, [prefix, name])) + ".svg"
         figures[file] = figure
         lines.append(f"![{name.replace('_', ' ')}]({file})")
-    note = FIGURE_NOTES.get(request.kind)
-    if lines and note:
-        lines.extend(["", *_wrap(note)])
-    return Block(lines, figures)
+    notes = FIGURE_NOTES.get(request.kind, []) if lines else []
+    return Block(lines, figures, notes)
 
 
 KINDS = {
@@ -173,19 +172,20 @@ KINDS = {
 }
 
 
-def _with_notes(table: pd.DataFrame, notes: Sequence[str]) -> Block:
+def _with_notes(table: pd.DataFrame, notes: list[str]) -> Block:
     """A table with its notes below; nothing if it is empty."""
     if not len(table):
-        return Block([], {})
-    lines = markdown.make_table(list(table), table.to_numpy())
-    text = markdown.escape(" ".join(notes))
-    return Block([*lines, "", *_wrap(text)], {})
+        return Block([], {}, [])
+    return Block(markdown.make_table(list(table), table.to_numpy()), {}, notes)
 
 
-def _wrap(text: str) -> list[str]:
-    """The lines of a paragraph. No path or name is divided."""
+def format_notes(notes: Sequence[str]) -> list[str]:
+    """Returns the lines of a paragraph, none without notes; no path is divided."""
     return textwrap.wrap(
-        text, LINE_LENGTH, break_long_words=False, break_on_hyphens=False
+        markdown.escape(" ".join(notes)),
+        LINE_LENGTH,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import markdown
 from nystromformer.experiments.plotting import save_svg
-from nystromformer.experiments.report.blocks import make_block
+from nystromformer.experiments.report.blocks import format_notes, make_block
 from nystromformer.experiments.report.records import (
     RUNS_FILE,
     Record,
@@ -138,7 +138,7 @@ def _check_no_record_is_lost(records: Sequence[Record], out: Path) -> None:
 
 
 def fill_blocks(text: str, records: Sequence[Record]) -> tuple[str, dict[str, Figure]]:
-    """Fills the blocks of a page.
+    """Fills the blocks of a page, which says each note once, below the first.
 
     Returns:
       The page; and the figures that it shows, by the names of their files.
@@ -147,6 +147,7 @@ def fill_blocks(text: str, records: Sequence[Record]) -> tuple[str, dict[str, Fi
       ConfigError: for a block of another form, and one that no run belongs to.
     """
     figures: dict[str, Figure] = {}
+    said: set[str] = set()
 
     def fill(match: re.Match[str]) -> str:
         first_line = FIRST_LINE.format(match[1])
@@ -155,7 +156,12 @@ def fill_blocks(text: str, records: Sequence[Record]) -> tuple[str, dict[str, Fi
         except ConfigError as error:
             raise ConfigError(f"{first_line}: {error}") from error
         figures.update(block.figures)
-        return "\n".join([first_line, *block.lines, LAST_LINE])
+        notes = [note for note in block.notes if note not in said]
+        said.update(notes)
+        lines = [first_line, *block.lines]
+        if notes:
+            lines.extend(["", *format_notes(notes)])
+        return "\n".join([*lines, LAST_LINE])
 
     text, num_blocks = BLOCK.subn(fill, text)
     if num_blocks < len(re.findall("^<!-- report: ", text, re.MULTILINE)):

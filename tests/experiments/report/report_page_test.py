@@ -106,6 +106,13 @@ def test_fill_blocks_selects_runs_by_their_names(three):
     assert "a table" not in table
 
 
+def test_a_page_says_a_note_once(three):
+    page = PAGE.format(runs="*/00,*/02") + PAGE.format(runs="*/01")
+    text, _ = fill_blocks(page, read_records([three.folder]))
+    assert text.count("Mean ± standard deviation over seeds") == 1
+    assert text.count("Commit: c0ffee.") == 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
