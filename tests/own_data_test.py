@@ -19,6 +19,7 @@ SMALL = (
     "--config.optimizer.warmup_steps=5",
     "--config.model.num_layers=1",
     "--config.attention.num_landmarks=4",
+    "--config.attention.num_pinv_iters=1",
 )
 
 
