@@ -102,7 +102,11 @@ def arrays(folder):
 def test_arrays_train_by_the_command(commands, folder, arrays):
     [snippet] = SNIPPET.findall(PAGE.read_text())
     (folder / "my_arrays.py").write_text(snippet)
-    small = ("--config.train.num_steps=2", "--config.task.max_length=9")
+    small = (
+        "--config.train.num_steps=2",
+        "--config.task.max_length=9",
+        "--config.model.num_layers=1",
+    )
     printed = run_command(commands, folder, "my_arrays.py", *small)
     assert "arrays with softmax, seed 0: best validation accuracy" in printed
     assert (folder / "runs/mine/result.json").exists()
