@@ -83,7 +83,7 @@ IS_TOKEN = MASK & (np.arange(L) >= 2)
 
 @pytest.fixture(scope="module")
 def run_with_padding():
-    """(ids, token types or None) -> outputs and gradients of an encoder with padding."""
+    """An encoder of padded ids: (ids, types or None) -> outputs and gradients."""
     options = {"num_layers": 2, "num_token_types": 2, "separator": 0}
     graphdef, state = nnx.split(make_encoder(**options))
 
