@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import PIL.Image
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 from flax import nnx
 
 from lra_tasks.errors import DataError
@@ -25,51 +27,6 @@ COMMANDS = re.findall(
     (ROOT / "docs/bags.md").read_text(),
     re.MULTILINE,
 )
-# The example with few bags, landmarks and lengths.
-SMALL_BAGS = f"""
-import sys
-
-sys.path.insert(0, {str(ROOT / "examples")!r})
-import bags
-
-bags.LANDMARKS = 8
-bags.LENGTH_BUCKETS = 1
-bags.MADE_BAGS = 30
-bags.cli.run(bags.main)
-"""
-
-
-def test_the_commands_of_the_page_make_train_and_read_bags(commands, tmp_path):
-    script = tmp_path / "small_bags.py"
-    script.write_text(SMALL_BAGS)
-    make, train, read, _ = map(shlex.split, COMMANDS)
-    in_its_folder = Commands(tmp_path, commands.programs)
-    done = in_its_folder.run(str(script), *make)
-    assert done.returncode == 0, done.stderr
-    done = in_its_folder.run(str(script), *train, "--num_steps=10", "--batch_size=2")
-    assert done.returncode == 0, done.stderr
-    rows = re.findall(r"^(.+?)  +[\d.]+ +[\d.]+ +[\d.]+$", done.stdout, re.MULTILINE)
-    floors = ["majority class", "mean vector, logistic regression"]
-    assert rows == [*floors, "[CLS], 8 landmarks"]
-    assert (tmp_path / "runs/bags/result.json").exists()
-
-    done = in_its_folder.run(str(script), *read)
-    assert done.returncode == 0, done.stderr
-    assert re.match(
-        r"bag\.npz: (tumour|normal) 0\.\d{3}, (tumour|normal) ", done.stdout
-    )
-    with (
-        np.load(tmp_path / "bags/new/bag.npz") as bag,
-        (tmp_path / "heat.csv").open() as f,
-    ):
-        lines = list(csv.DictReader(f))
-        assert [float(line["x"]) for line in lines] == bag["coords"][:, 0].tolist()
-    assert np.isfinite([float(line["weight"]) for line in lines]).all()
-    with PIL.Image.open(tmp_path / "heat.png") as picture:
-        assert picture.size == (720, 600)
-
-    other = in_its_folder.run(str(script), *train, "--num_steps=20")
-    assert "runs/bags holds a run with another config" in refused(other)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +40,49 @@ def bags():
     # In a reader's own program JAX promotes ranks.
     with jax.numpy_rank_promotion("allow"):
         yield module
+
+
+def test_the_commands_of_the_page_make_train_and_read_bags(
+    bags, commands, tmp_path, monkeypatch, capsys
+):
+    """With few bags, landmarks, lengths and penalties, in one process."""
+    monkeypatch.setattr(bags, "LANDMARKS", 8)
+    monkeypatch.setattr(bags, "LENGTH_BUCKETS", 1)
+    monkeypatch.setattr(bags, "MADE_BAGS", 30)
+    monkeypatch.setattr(bags, "PENALTIES", (1e-2,))
+    monkeypatch.chdir(tmp_path)
+    make, train, read, _ = map(shlex.split, COMMANDS)
+
+    def printed_by(*words):
+        with flagsaver.flagsaver():
+            flags.FLAGS(["bags.py", *words])
+            bags.main()
+        return capsys.readouterr().out
+
+    printed_by(*make)
+    printed = printed_by(*train, "--num_steps=10", "--batch_size=2")
+    rows = re.findall(r"^(.+?)  +[\d.]+ +[\d.]+ +[\d.]+$", printed, re.MULTILINE)
+    floors = ["majority class", "mean vector, logistic regression"]
+    assert rows == [*floors, "[CLS], 8 landmarks"]
+    assert (tmp_path / "runs/bags/result.json").exists()
+
+    assert re.match(
+        r"bag\.npz: (tumour|normal) 0\.\d{3}, (tumour|normal) ", printed_by(*read)
+    )
+    with (
+        np.load(tmp_path / "bags/new/bag.npz") as bag,
+        (tmp_path / "heat.csv").open() as f,
+    ):
+        lines = list(csv.DictReader(f))
+        assert [float(line["x"]) for line in lines] == bag["coords"][:, 0].tolist()
+    assert np.isfinite([float(line["weight"]) for line in lines]).all()
+    with PIL.Image.open(tmp_path / "heat.png") as picture:
+        assert picture.size == (720, 600)
+
+    in_its_folder = Commands(tmp_path, commands.programs)
+    script = str(ROOT / "examples/bags.py")
+    other = in_its_folder.run(script, *train, "--num_steps=20")
+    assert "runs/bags holds a run with another config" in refused(other)
 
 
 LINES = ["bag,label,group"]

@@ -38,10 +38,15 @@ FLAGS = os.environ.get("XLA_FLAGS", "")
 # Without these emitters XLA compiles faster. The fusions that the scripts turn off are
 # another flag: here they stay on, as in a user's own program.
 NO_EMITTERS = "--xla_cpu_use_fusion_emitters=false"
-# XLA ends a process for an unknown flag, so that only the releases known to have it
-# get it. A worker has inherited it.
+# XLA cuts a program into parts, so that many threads compile it. Here is a process for
+# each core, and the whole takes less time.
+NOT_IN_PARTS = "--xla_cpu_parallel_codegen_split_count=1"
+# XLA ends a process for an unknown flag, so that only the releases known to have one
+# get it. A worker has inherited them.
 if jaxlib.__version__ in ("0.10.2", "0.11.0") and NO_EMITTERS not in FLAGS:
     FLAGS = f"{FLAGS} {NO_EMITTERS}".strip()
+if jaxlib.__version__ == "0.10.2" and NOT_IN_PARTS not in FLAGS:
+    FLAGS = f"{FLAGS} {NOT_IN_PARTS}"
 with pytest.MonkeyPatch.context() as patch:
     patch.setenv("XLA_FLAGS", FLAGS)
     jax.local_devices()  # XLA reads its flags once

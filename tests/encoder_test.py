@@ -35,9 +35,9 @@ def test_encoder_masks_the_ignored_id_wherever_it_stands():
     is_token = INPUTS != 4
     assert not is_token.all()
     for mask, expected_mask in ((MASK, MASK & is_token), (None, is_token)):
-        out, out_mask = compiled_encoder(ignore_id=4)(INPUTS, mask)
+        out, out_mask = compiled_encoder(attention="linear", ignore_id=4)(INPUTS, mask)
         np.testing.assert_array_equal(out_mask, expected_mask)
-        expected, _ = compiled_encoder()(INPUTS, expected_mask)
+        expected, _ = compiled_encoder(attention="linear")(INPUTS, expected_mask)
         assert relative_error(out, expected) <= TOLERANCE["same"]
 
 
@@ -77,11 +77,13 @@ def test_nystrom_encoder_is_exported_for_any_batch():
     assert relative_error(out, expected) <= TOLERANCE["float32"]
 
 
-@pytest.mark.parametrize("garbage", [-100, -1, V + 1, 0])
-def test_encoder_ignores_ids_in_padding_forward_and_backward(garbage):
-    """They may be outside the vocabulary, or the id of the separator, here 0."""
-    is_token = MASK.copy()
-    is_token[:, :2] = False  # There is padding in front, too.
+# There is padding in front, too.
+IS_TOKEN = MASK & (np.arange(L) >= 2)
+
+
+@pytest.fixture(scope="module")
+def run_with_padding():
+    """An encoder of padded ids: (ids, types or None) -> outputs and gradients."""
     options = {"num_layers": 2, "num_token_types": 2, "separator": 0}
     graphdef, state = nnx.split(make_encoder(**options))
 
@@ -89,21 +91,27 @@ def test_encoder_ignores_ids_in_padding_forward_and_backward(garbage):
     @functools.partial(jax.value_and_grad, has_aux=True)
     def run(state, inputs, token_types):
         encoder = nnx.merge(graphdef, state)
-        out, _ = encoder(inputs, jnp.asarray(is_token), token_types=token_types)
-        return jnp.where(is_token[:, :, None], jnp.sin(out), 0).sum(), out
+        out, _ = encoder(inputs, jnp.asarray(IS_TOKEN), token_types=token_types)
+        return jnp.where(IS_TOKEN[:, :, None], jnp.sin(out), 0).sum(), out
 
-    dirty_inputs = np.where(is_token, INPUTS, garbage)
+    return functools.partial(run, state)
+
+
+@pytest.mark.parametrize("garbage", [-100, -1, V + 1, 0])
+def test_encoder_ignores_ids_in_padding_forward_and_backward(run_with_padding, garbage):
+    """They may be outside the vocabulary, or the id of the separator, here 0."""
+    clean_inputs = np.where(IS_TOKEN, INPUTS, 5)
+    dirty_inputs = np.where(IS_TOKEN, INPUTS, garbage)
     types = INPUTS % 2
     for clean_types, dirty_types in (
         (None, None),
-        (types, np.where(is_token, types, garbage)),
+        (types, np.where(IS_TOKEN, types, garbage)),
     ):
-        clean_inputs = np.where(is_token, INPUTS, 5)
-        (_, expected), expected_gradient = run(state, clean_inputs, clean_types)
-        (_, out), gradient = run(state, dirty_inputs, dirty_types)
+        (_, expected), expected_gradient = run_with_padding(clean_inputs, clean_types)
+        (_, out), gradient = run_with_padding(dirty_inputs, dirty_types)
         assert np.isfinite(out).all()
         # Both are of one program, which masks the ids before it computes.
-        np.testing.assert_array_equal(out[is_token], expected[is_token])
+        np.testing.assert_array_equal(out[IS_TOKEN], expected[IS_TOKEN])
         jax.tree.map(np.testing.assert_array_equal, gradient, expected_gradient)
 
 
@@ -161,7 +169,7 @@ def num_parameters(**options):
 
 
 def test_encoder_with_post_norm_has_no_last_norm():
-    out, _ = compiled_encoder(norm="post")(INPUTS, MASK)
+    out, _ = compiled_encoder(norm="post", attention="identity")(INPUTS, MASK)
     np.testing.assert_allclose(out.mean(-1), 0, atol=1e-6)
     np.testing.assert_allclose(out.std(-1), 1, atol=1e-3)
     assert num_parameters(norm="post") == num_parameters() - 2 * D

@@ -36,11 +36,17 @@ def attend(query, key, value, mask, **options):
 @functools.cache
 def compiled_matrix_and_rows(**options):
     @jax.jit
-    def compute(query, key, rows, mask):
-        f, z, b = factors.nystrom_factors(query, key, mask, **options)
-        return f @ z @ b, factors.nystrom_rows(query, key, rows, mask, **options)
+    def compute(query, key, rows, mask, **more):
+        f, z, b = factors.nystrom_factors(query, key, mask, **options, **more)
+        rows = factors.nystrom_rows(query, key, rows, mask, **options, **more)
+        return f @ z @ b, rows
 
     return compute
+
+
+@functools.cache
+def compiled_nystrom(**options):
+    return jax.jit(functools.partial(nystrom, **options))
 
 
 def matrix_and_rows(query, key, mask, *, rows, **options):
@@ -99,10 +105,10 @@ def test_factors_and_rows_are_of_the_matrix_that_nystrom_applies(
 
 def test_factors_and_rows_promote_no_dtype_unasked():
     heads = np.ones((S, H), np.float32)
+    inputs = (heads, heads, np.array([4, 0]), MASKS["few"])
     with jax.numpy_dtype_promotion("strict"):
-        # These raise where a dtype is promoted.
-        factors.nystrom_factors(heads, heads, MASKS["few"], num_landmarks=M)
-        factors.nystrom_rows(heads, heads, [4, 0], MASKS["few"], num_landmarks=M)
+        # This raises where a dtype is promoted.
+        jax.eval_shape(compiled_matrix_and_rows(num_landmarks=M), *inputs)
 
 
 @pytest.mark.parametrize("num_landmarks", [M, 71])
@@ -115,17 +121,22 @@ def test_factors_and_rows_are_of_cross_attention_where_lengths_are_equal(
     mask = MASKS[keys]
     counts = MASKS[query_mask]
     query, key, value = normal(0, 3, S, H)
-    options = {"num_landmarks": num_landmarks, "query_mask": counts}
     with jax.enable_x64(True):
-        zeroed = [jnp.asarray(np.where(mask[:, None], x, 0)) for x in (key, value)]
-        expected = nystrom(jnp.asarray(query), *zeroed, jnp.asarray(mask), **options)
+        zeroed = [np.where(mask[:, None], x, 0) for x in (key, value)]
+        attend = compiled_nystrom(num_landmarks=num_landmarks)
+        expected = attend(query, *zeroed, mask, query_mask=counts)
 
         query = np.where(counts[:, None], query, np.nan)
+        positions = np.array([54, 3])
         if query_mask == "all":
-            options["query_mask"] = True
-        f, z, b = factors.nystrom_factors(query, key, mask, **options)
-        rows = factors.nystrom_rows(query, key, [54, 3], mask, **options)
-        matrix = np.asarray(f @ z @ b)
+            compute = compiled_matrix_and_rows(
+                num_landmarks=num_landmarks, query_mask=True
+            )
+            matrix, rows = compute(query, key, positions, mask)
+        else:
+            compute = compiled_matrix_and_rows(num_landmarks=num_landmarks)
+            matrix, rows = compute(query, key, positions, mask, query_mask=counts)
+        matrix = np.asarray(matrix)
     error = relative_error((matrix @ value)[counts], np.asarray(expected)[counts])
     assert error <= TOLERANCE["float64"]
     assert relative_error(rows, matrix[[54, 3]]) <= TOLERANCE["float64"]

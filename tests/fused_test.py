@@ -37,17 +37,17 @@ MASKS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def forget_other_machines():
-    """What was traced as on one machine must not stand for what another would do."""
-    jax.clear_caches()
-
-
 @pytest.fixture
 def has_cudnn(monkeypatch):
-    """JAX as it is where cuDNN is installed; only its version is asked for."""
+    """JAX as it is where cuDNN is installed; only its version is asked for.
+
+    What is traced as on one machine must not stand for what another would do.
+    """
     versions = SimpleNamespace(cudnn_get_version=lambda: 91000)
     monkeypatch.setattr(fused_attention_stablehlo, "cuda_versions", versions)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
 
 
 def shapes(dtype=jnp.bfloat16, length=LENGTH, head_dim=H):
@@ -180,6 +180,7 @@ attend_with_stand_in = functools.partial(
 )
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def with_gradients(attend, is_valid, *inputs):
     """The outputs of valid queries, and the gradients of the inputs."""
     rows = is_valid[..., None, None]

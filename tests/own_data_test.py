@@ -19,6 +19,7 @@ SMALL = (
     "--config.optimizer.warmup_steps=5",
     "--config.model.num_layers=1",
     "--config.attention.num_landmarks=4",
+    "--config.attention.num_pinv_iters=1",
 )
 
 
@@ -101,7 +102,11 @@ def arrays(folder):
 def test_arrays_train_by_the_command(commands, folder, arrays):
     [snippet] = SNIPPET.findall(PAGE.read_text())
     (folder / "my_arrays.py").write_text(snippet)
-    small = ("--config.train.num_steps=2", "--config.task.max_length=9")
+    small = (
+        "--config.train.num_steps=2",
+        "--config.task.max_length=9",
+        "--config.model.num_layers=1",
+    )
     printed = run_command(commands, folder, "my_arrays.py", *small)
     assert "arrays with softmax, seed 0: best validation accuracy" in printed
     assert (folder / "runs/mine/result.json").exists()

@@ -41,7 +41,7 @@ SMALL = (
     "--config.train.num_steps=200",
     "--config.train.log_every=10",
     "--config.train.eval_every=40",
-    "--config.train.checkpoint_every=20",
+    "--config.train.checkpoint_every=40",
 )
 
 

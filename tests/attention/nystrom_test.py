@@ -123,15 +123,13 @@ def test_nystrom_attention_gradients_are_derivatives_of_the_paper(num_valid):
 
 @pytest.mark.parametrize("few", ["mask", "query_mask"])
 @pytest.mark.parametrize("pinv_init", ["per_matrix", "per_batch"])
-def test_nystrom_attention_of_few_tokens_is_finite_with_many_iterations(pinv_init, few):
-    """With fewer tokens than landmarks the inverse has no use, and would diverge."""
-    attend = functools.partial(
-        compile_nystrom(num_pinv_iters=40, pinv_init=pinv_init),
-        **{few: np.arange(L) < 5},
-    )
+def test_nystrom_attention_of_few_tokens_or_none_has_finite_gradients(pinv_init, few):
+    """With fewer tokens than landmarks the inverse has no use, and may be of zeros."""
+    is_valid = np.arange(L) < np.array([[5], [0], [0]])
+    attend = compile_nystrom(num_pinv_iters=2, pinv_init=pinv_init)
 
     def total(query, key, value):
-        return jnp.sin(attend(query, key, value)).sum()
+        return jnp.sin(attend(query, key, value, **{few: four_axes(is_valid)})).sum()
 
     gradients = jax.grad(total, argnums=(0, 1, 2))(*scaled_inputs())
     for gradient in gradients:

@@ -28,6 +28,7 @@ TINY = (
     "--config.model.mlp_dim=16",
     "--config.model.dropout_rate=0.0",
     "--config.attention.num_landmarks=8",
+    "--config.attention.num_pinv_iters=1",
     "--config.optimizer.warmup_steps=5",
     "--config.train.batch_size=8",
     "--config.train.log_every=5",

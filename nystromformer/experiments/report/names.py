@@ -77,7 +77,10 @@ def _name_by_settings(frame: pd.DataFrame) -> list[Name]:
     settings = pd.DataFrame(list(frame["settings"]))
     texts = settings.drop(columns=[key for key in settings if key in UNNAMED])
     is_named = _choose_settings(texts.map(repr), frame["task"], frame["attention"])
-    keys = sorted(texts, key=lambda x: (x != "preset", not x.startswith("attention.")))
+    is_named = is_named.loc[:, is_named.any()]
+    keys = sorted(
+        is_named, key=lambda x: (x != "preset", not x.startswith("attention."))
+    )
     names = []
     for index, values in frame["settings"].items():
         keys_of_run = [
@@ -149,6 +152,9 @@ def _choose_settings(
         if key == "preset":
             has_several_presets = (preset.groupby(task).nunique() > 1).any()
             is_named[key] = pd.Series(has_several_presets, index=texts.index)
+        elif values.nunique() == 1 and key != "attention.dropout_rate":
+            # It tells no runs apart. Most settings are such, and groups take a while.
+            is_named[key] = pd.Series(False, index=texts.index)
         elif key.startswith("task."):
             is_named[key] = _differs(values, of_task)
         elif key in CUTS_OF_A_BATCH:
