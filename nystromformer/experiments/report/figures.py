@@ -20,7 +20,7 @@ from nystromformer.experiments.plotting import (
     set_value_ticks,
 )
 from nystromformer.experiments.report.runs import heading, scale
-from nystromformer.run_files import is_higher_better, is_rate
+from nystromformer.metrics import is_higher_better, is_rate
 
 LETTERS_BESIDE_A_POINT = 40
 FLOOR_COLOR = "0.35"

@@ -31,7 +31,8 @@ from nystromformer.experiments.sweep.progress import (
     find_state,
 )
 from nystromformer.experiments.workdir import read_result
-from nystromformer.run_files import FAILURE_FILE, format_metric
+from nystromformer.metrics import format_metric
+from nystromformer.run_files import FAILURE_FILE
 from nystromformer.training.output import say
 
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
