@@ -50,7 +50,7 @@ from nystromformer.training.loop import compile_step, open_run, train
 from nystromformer.training.objective import Sums, label_sums
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.output import write_json
-from nystromformer.training.step import Programs, split_weights
+from nystromformer.training.step import Programs, split_shapes
 
 _MAKE = flags.DEFINE_string("make", None, "folder to fill with made-up bags")
 _FOLDER = flags.DEFINE_string("folder", None, "labels.csv and a file for each bag")
@@ -536,8 +536,7 @@ def make_model(config: dict[str, Any], rngs: nnx.Rngs, **moments: Any) -> BagCla
 
 def load_model(workdir: epath.Path, config: dict[str, Any]) -> BagClassifier:
     """The model of a run with its best weights."""
-    shapes = nnx.eval_shape(lambda: make_model(config, nnx.Rngs(0)))
-    graphdef, weight_shapes = split_weights(shapes)
+    graphdef, weight_shapes = split_shapes(functools.partial(make_model, config))
     weights, _ = load_weights(workdir / BEST_FOLDER, weight_shapes)
     return nnx.merge(graphdef, *weights)
 

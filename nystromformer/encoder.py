@@ -222,74 +222,6 @@ def _share_attentions(blocks: Sequence[Block], config: EncoderConfig) -> None:
             block.attention.attention = blocks[first_layer].attention.attention
 
 
-def check_arrays(**arrays: Any) -> None:
-    """Raises ValueError for an argument that is neither an array nor None."""
-    for name, array in arrays.items():
-        if array is not None and not hasattr(array, "shape"):
-            raise ValueError(
-                f"{name} must be an array, got a {type(array).__name__}: pass "
-                f"jnp.array({name})"
-            )
-
-
-def check_inputs(
-    inputs: jax.Array,
-    mask: jax.Array | None,
-    token_types: jax.Array | None,
-    *,
-    input_dim: int | None,
-    max_length: int,
-    has_token_types: bool,
-) -> None:
-    """Checks the arrays that an `Encoder` is called with.
-
-    Args:
-      inputs, mask, token_types: the arguments of the call.
-      input_dim: F of the encoder; None for token ids.
-      max_length: the length of the longest input.
-      has_token_types: whether the encoder has embeddings of token types.
-
-    Raises:
-      ValueError: as `Encoder.__call__` says.
-    """
-    check_arrays(inputs=inputs, mask=mask, token_types=token_types)
-    has_features = inputs.ndim == 3 and inputs.shape[2] == input_dim
-    if input_dim is not None and not has_features:
-        raise ValueError(
-            f"inputs must be [B, L, F] with F = {input_dim}, the input_dim of the "
-            f"config, got {inputs.shape}"
-        )
-    if input_dim is None and inputs.ndim != 2:
-        raise ValueError(
-            f"inputs must be token ids [B, L], got {inputs.shape}: for feature vectors "
-            "give the config an input_dim"
-        )
-    length = inputs.shape[1]
-    if length == 0:
-        raise ValueError(f"inputs must have at least one token, got {inputs.shape}")
-    if length > max_length:
-        raise ValueError(f"length {length} is over max_length {max_length}")
-    if mask is not None and mask.shape != inputs.shape[:2]:
-        raise ValueError(
-            f"mask must be [B, L], here {inputs.shape[:2]}, got {mask.shape}"
-        )
-    if mask is not None and mask.dtype != jnp.bool_:
-        raise ValueError(
-            f"mask must be boolean (True = a token), got {mask.dtype}: pass "
-            "mask.astype(bool)"
-        )
-    if token_types is not None and not has_token_types:
-        raise ValueError(
-            "token_types are given, but the config has num_token_types=0: set it to "
-            "the number of types"
-        )
-    if token_types is not None and token_types.shape != inputs.shape[:2]:
-        raise ValueError(
-            f"token_types must be [B, L], here {inputs.shape[:2]}, got "
-            f"{token_types.shape}"
-        )
-
-
 class Encoder(nnx.Module):
     """Embeddings of tokens or features, and of positions, then the blocks."""
 
@@ -367,7 +299,7 @@ class Encoder(nnx.Module):
           ValueError: if inputs, mask or token_types have a different shape, ids are no
             integers, the mask is not boolean, or the encoder has no token types to add.
         """
-        check_inputs(
+        _check_inputs(
             inputs,
             mask,
             token_types,
@@ -431,3 +363,71 @@ class Encoder(nnx.Module):
         num_separators_before = num_separators - is_separator.astype(jnp.int32)
         last_type = min(1, self.token_types.shape[0] - 1)  # RoBERTa has one
         return jnp.minimum(num_separators_before, last_type)
+
+
+def _check_inputs(
+    inputs: jax.Array,
+    mask: jax.Array | None,
+    token_types: jax.Array | None,
+    *,
+    input_dim: int | None,
+    max_length: int,
+    has_token_types: bool,
+) -> None:
+    """Checks the arrays that an `Encoder` is called with.
+
+    Args:
+      inputs, mask, token_types: the arguments of the call.
+      input_dim: F of the encoder; None for token ids.
+      max_length: the length of the longest input.
+      has_token_types: whether the encoder has embeddings of token types.
+
+    Raises:
+      ValueError: as `Encoder.__call__` says.
+    """
+    check_arrays(inputs=inputs, mask=mask, token_types=token_types)
+    has_features = inputs.ndim == 3 and inputs.shape[2] == input_dim
+    if input_dim is not None and not has_features:
+        raise ValueError(
+            f"inputs must be [B, L, F] with F = {input_dim}, the input_dim of the "
+            f"config, got {inputs.shape}"
+        )
+    if input_dim is None and inputs.ndim != 2:
+        raise ValueError(
+            f"inputs must be token ids [B, L], got {inputs.shape}: for feature vectors "
+            "give the config an input_dim"
+        )
+    length = inputs.shape[1]
+    if length == 0:
+        raise ValueError(f"inputs must have at least one token, got {inputs.shape}")
+    if length > max_length:
+        raise ValueError(f"length {length} is over max_length {max_length}")
+    if mask is not None and mask.shape != inputs.shape[:2]:
+        raise ValueError(
+            f"mask must be [B, L], here {inputs.shape[:2]}, got {mask.shape}"
+        )
+    if mask is not None and mask.dtype != jnp.bool_:
+        raise ValueError(
+            f"mask must be boolean (True = a token), got {mask.dtype}: pass "
+            "mask.astype(bool)"
+        )
+    if token_types is not None and not has_token_types:
+        raise ValueError(
+            "token_types are given, but the config has num_token_types=0: set it to "
+            "the number of types"
+        )
+    if token_types is not None and token_types.shape != inputs.shape[:2]:
+        raise ValueError(
+            f"token_types must be [B, L], here {inputs.shape[:2]}, got "
+            f"{token_types.shape}"
+        )
+
+
+def check_arrays(**arrays: Any) -> None:
+    """Raises ValueError for an argument that is neither an array nor None."""
+    for name, array in arrays.items():
+        if array is not None and not hasattr(array, "shape"):
+            raise ValueError(
+                f"{name} must be an array, got a {type(array).__name__}: pass "
+                f"jnp.array({name})"
+            )

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer.landmarks import LANDMARKS, random_positions
-from nystromformer.masks import FewTokens, find_query_mask, zero_masked
+from nystromformer.masks import find_query_mask, zero_masked
 from nystromformer.nystrom import (
+    FewTokens,
     choose_landmarks,
     find_few_tokens,
     identity_if_few,
@@ -177,7 +178,8 @@ def _own_positions_if_few(b: jax.Array, few_keys: FewTokens | None) -> jax.Array
     """
     if few_keys is None:
         return b
-    is_own_position = few_keys.positions()[:, None] == jnp.arange(b.shape[1])[None]
+    positions = few_keys.tokens_of_landmarks()
+    is_own_position = positions[:, None] == jnp.arange(b.shape[1])[None]
     return jnp.where(few_keys.holds(), is_own_position.astype(b.dtype), b)
 
 
@@ -191,7 +193,8 @@ def _own_landmarks_if_few(
     """
     if few_queries is None:
         return f
-    is_own_landmark = few_queries.numbers()[:, None] == jnp.arange(f.shape[1])[None]
+    landmarks = few_queries.landmarks_of_tokens()
+    is_own_landmark = landmarks[:, None] == jnp.arange(f.shape[1])[None]
     is_exact = few_queries.mask & few_queries.holds()
     if few_keys is not None:
         is_exact &= ~few_keys.holds()

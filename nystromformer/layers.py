@@ -27,8 +27,8 @@ embedding_init = nnx.initializers.normal(0.02)
 # Kernels of `dense` up to this many numbers have their gradient summed by sequence.
 MAX_KERNEL_SIZE_BY_SEQUENCE = 2**16
 # Rotary positions: the first pair of numbers turns by 1 radian a token, each next one
-# by less, and the last by BASE^(2/H) / BASE.
-BASE = 10_000
+# by less, and the last by ROTARY_BASE^(2/H − 1).
+ROTARY_BASE = 10_000
 
 
 class Dense(nnx.Linear):
@@ -251,7 +251,7 @@ def short_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def rotate_by_position(x: jax.Array) -> jax.Array:
-    """Rotates the numbers i and i + H/2 of token t by t · BASE^(−2i/H).
+    """Rotates the numbers i and i + H/2 of token t by t · ROTARY_BASE^(−2i/H).
 
     Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
     With R(t) the rotation of position t, (R(t) q) · (R(s) k) = q · R(s − t) k: in exact
@@ -271,7 +271,9 @@ def rotate_by_position(x: jax.Array) -> jax.Array:
     """
     angle_dtype = at_least_float32(x.dtype)
     half = x.shape[-1] // 2
-    frequencies = jnp.array([BASE ** (-i / half) for i in range(half)], angle_dtype)
+    frequencies = jnp.array(
+        [ROTARY_BASE ** (-i / half) for i in range(half)], angle_dtype
+    )
     angles = jnp.outer(jnp.arange(x.shape[1], dtype=angle_dtype), frequencies)
     cos = jnp.cos(angles)[None, :, None]
     sin = jnp.sin(angles)[None, :, None]

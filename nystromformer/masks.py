@@ -1,4 +1,4 @@
-"""Masks of keys and of queries: their checks, what they leave out, and few tokens.
+"""Masks of keys and of queries: their checks, and what they leave out.
 
 A mask is boolean, True = valid. Its way through `nystrom_attention`:
 
@@ -8,12 +8,10 @@ A mask is boolean, True = valid. Its way through `nystrom_attention`:
                          any does not exist; few valid tokens are `FewTokens`
     dot_product.py       `attend` gives the keys that it excludes no weight
 
-Letters: B batch, T query length, S key length, L length, C blocks, M landmarks,
-n valid tokens.
+Letters: B batch, T query length, S key length, L length, C blocks.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -203,25 +201,3 @@ def first_valid_positions(mask: jax.Array, count: int) -> jax.Array:
     numbers = jnp.arange(1, count + 1)
     positions = jnp.searchsorted(ranks(mask), numbers, method="compare_all")
     return jnp.minimum(positions, mask.shape[0] - 1)
-
-
-class FewTokens(NamedTuple):
-    """The case of n ≤ M valid tokens, in which landmark i is the i-th of them."""
-
-    mask: jax.Array  # [L] bool, True = valid
-    num_landmarks: int  # M
-
-    def holds(self) -> jax.Array:
-        """Whether n ≤ M, a bool."""
-        return self.mask.sum() <= self.num_landmarks
-
-    def positions(self) -> jax.Array:
-        """The position of the token that each landmark is, int32 [M]."""
-        return first_valid_positions(self.mask, self.num_landmarks)
-
-    def numbers(self) -> jax.Array:
-        """The number of the landmark that each valid token is, int32 [L].
-
-        Those of other tokens, from −1 on, have no meaning.
-        """
-        return ranks(self.mask) - 1

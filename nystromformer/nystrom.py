@@ -9,7 +9,8 @@ segments of the queries and of the keys) and A = softmax(s Q̃ K̃ᵀ),
 Read from the right it is two ordinary attentions around an M × M matrix,
 attend(Q, K̃, Z · attend(Q̃, K, V)) with Z ≈ A⁺: nothing larger than T × M exists.
 
-Letters: T query length, S key length, H head dim, E value dim, M landmarks.
+Letters: T query length, S key length, L either of them, H head dim, E value dim,
+M landmarks, n valid tokens.
 
 Where this differs from the published code, on purpose:
 
@@ -24,13 +25,14 @@ Where this differs from the published code, on purpose:
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from nystromformer.dot_product import attend
-from nystromformer.masks import FewTokens, ranks, zero_masked
+from nystromformer.masks import first_valid_positions, ranks, zero_masked
 from nystromformer.pinv import iterative_pinv
 from nystromformer.precision import at_least_float32
 from nystromformer.rows import sum_rows
@@ -158,7 +160,8 @@ def nystrom(
     scaled_query_landmarks = query_landmarks * scale
     scaled_key_landmarks = key_landmarks * scale
 
-    # With n ≤ M valid tokens each of them is a landmark, and attention is exact.
+    # With n ≤ M valid tokens each of them is a landmark, and attention is exact: see
+    # "Few tokens" below.
     few_keys, few_queries = find_few_tokens(
         mask,
         query_mask,
@@ -235,6 +238,40 @@ def softmax_of_existing(
     return jnp.where(query_exists[:, None], matrix, 0)
 
 
+# Few tokens. With n ≤ M valid tokens landmark i is the i-th of them, and attention is
+# exact without an inverse (Z = I):
+#
+#     few keys       K̃ has all keys. Each landmark takes the value of its key, so that
+#                    the attention of Q to K̃ is exact.
+#     few queries    Q̃ has all queries. Each query takes its landmark's row of
+#                    attend(Q̃, K, V), which is exact.
+#
+# The number n is known only when the program runs. So eq. (13) is computed in any case,
+# and the functions below replace its numbers where one of these cases holds.
+
+
+class FewTokens(NamedTuple):
+    """The case of n ≤ M valid tokens, in which landmark i is the i-th of them."""
+
+    mask: jax.Array  # [L] bool, True = valid
+    num_landmarks: int  # M
+
+    def holds(self) -> jax.Array:
+        """Whether n ≤ M, a bool."""
+        return self.mask.sum() <= self.num_landmarks
+
+    def tokens_of_landmarks(self) -> jax.Array:
+        """The position of the token that each landmark is, int32 [M]."""
+        return first_valid_positions(self.mask, self.num_landmarks)
+
+    def landmarks_of_tokens(self) -> jax.Array:
+        """The number of the landmark that each valid token is, int32 [L].
+
+        Those of other tokens, from −1 on, have no meaning.
+        """
+        return ranks(self.mask) - 1
+
+
 def find_few_tokens(
     mask: jax.Array | None,
     query_mask: jax.Array | None,
@@ -275,7 +312,7 @@ def _own_values_if_few(
     """The values of the landmarks [M, E]; where each is a key, that key's own value."""
     if few_keys is None:
         return landmark_values
-    own_values = value[few_keys.positions()].astype(landmark_values.dtype)
+    own_values = value[few_keys.tokens_of_landmarks()].astype(landmark_values.dtype)
     return jnp.where(few_keys.holds(), own_values, landmark_values)
 
 
@@ -288,7 +325,7 @@ def _own_rows_if_few(
     """
     if few_queries is None:
         return out
-    numbers = jnp.clip(few_queries.numbers(), 0, len(context) - 1)
-    own_rows = context[numbers].astype(out.dtype)  # [T, E]
+    landmarks = jnp.clip(few_queries.landmarks_of_tokens(), 0, len(context) - 1)
+    own_rows = context[landmarks].astype(out.dtype)  # [T, E]
     is_exact = few_queries.mask & few_queries.holds()
     return jnp.where(is_exact[:, None], own_rows, out)

@@ -1,4 +1,4 @@
-"""What reading a run takes: the names of its files, of settings and of metrics.
+"""What reading a run takes: the names of its files, and of settings.
 
 It takes neither JAX nor the model, and so this module imports none of them.
 """
@@ -28,9 +28,6 @@ SETTINGS_WITHOUT_EFFECT = frozenset(
     }
 )
 
-# The last words of the names of metrics from 0 to 1, as in mlm_accuracy.
-RATES = {"accuracy", "f1", "precision", "recall"}
-
 
 def has_imported_weights(workdir: Any) -> bool:
     """Returns whether the weights below a path were not trained there.
@@ -39,18 +36,3 @@ def has_imported_weights(workdir: Any) -> bool:
     """
     has_weights = any((workdir / name).exists() for name in (BEST_FOLDER, WEIGHTS_FILE))
     return has_weights and not (workdir / METRICS_FILE).exists()
-
-
-def is_rate(metric: str) -> bool:
-    """Returns whether a metric is shown in per cent."""
-    return metric.rpartition("_")[2] in RATES
-
-
-def is_higher_better(metric: str) -> bool:
-    """Returns whether a larger value is better, which it is but for losses."""
-    return not metric.endswith("loss")
-
-
-def format_metric(metric: str, value: float) -> str:
-    """Returns a value as in "97.31%" for a rate, and as in "0.1234" for others."""
-    return f"{value:.2%}" if is_rate(metric) else f"{value:.4f}"

@@ -14,7 +14,7 @@ from absl import flags
 
 from nystromformer.experiments import cli
 from nystromformer.experiments.trained_run import load_run
-from nystromformer.run_files import format_metric
+from nystromformer.metrics import format_metric
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
 _SPLIT = flags.DEFINE_string(

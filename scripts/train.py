@@ -46,7 +46,9 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run")
 _PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the config and exit")
 _MAX_MINUTES = flags.DEFINE_float("max_minutes", 0, "time limit; 0: none", 0)
 _SEEDS = flags.DEFINE_list("seeds", None, "seeds to train together")
-_SHARDS = flags.DEFINE_integer("sequence_parallelism", 1, "devices for a sequence", 1)
+_SEQUENCE_PARALLELISM = flags.DEFINE_integer(
+    "sequence_parallelism", 1, "devices for a sequence", 1
+)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "HOST:PORT of process 0")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "number of processes", 1)
@@ -83,7 +85,7 @@ def main(changes: Mapping[str, str | bool]) -> None:
         join_processes()
     cli.use_compilation_cache()
     experiment = build_experiment(follow_source(config, workdir))
-    result = run_training(experiment, workdir, _SHARDS.value)
+    result = run_training(experiment, workdir, _SEQUENCE_PARALLELISM.value)
     print(summarize(result))
 
 
@@ -95,7 +97,7 @@ def train_together(changes: Mapping[str, str | bool]) -> None:
     """
     seeds = _SEEDS.value or []
     workdir = str(_WORKDIR.value)
-    if _DISTRIBUTED.value or _SHARDS.value > 1:
+    if _DISTRIBUTED.value or _SEQUENCE_PARALLELISM.value > 1:
         raise ConfigError(
             "--seeds trains on one device: leave out --distributed and "
             "--sequence_parallelism"

@@ -83,7 +83,7 @@ def test_a_report_loads_neither_model_nor_tasks():
         "            print(name)"
     )
     # The first has the names of the attentions, and imports none.
-    names = ["attention", "errors", "run_files", "validation"]
+    names = ["attention", "errors", "metrics", "run_files", "validation"]
     loaded = sorted(lines_printed_by(program))
     assert loaded == [f"nystromformer.{name}" for name in names]
 

@@ -2,7 +2,8 @@
 
 Every attention can be passed as `attention_fn` to the attention layers of Flax, nnx and
 linen, and called like `jax.nn.dot_product_attention`. A subclass writes one head of
-one sequence, and this class maps it over heads and batch.
+one sequence, and this class maps it over heads and batch. Only softmax attention goes
+its own way: it honours the arguments that need the weights, and writes `__call__`.
 
 Letters: B batch, T query length, S key length, N heads, H head dim, E value dim.
 """
@@ -26,7 +27,7 @@ from nystromformer.masks import (
 
 
 class Attention(HasOptions, nnx.Module):
-    """The base class of all attentions; a subclass writes `attend`.
+    """The base class of all attentions; a subclass writes `attend`, or `__call__`.
 
     Its options are the keyword arguments of its `__init__`, see `HasOptions`.
 

@@ -218,6 +218,7 @@ def map_rows(
 
     def call(rows: list[jax.Array]) -> jax.Array:
         """Calls the function on a row of each array, some of which are single."""
+        # The tree's arrays in their order: each is the next one of its kind.
         single = iter(single_rows)
         others = iter(rows)
         inputs = [next(single if is_one else others) for is_one in is_single]

@@ -10,15 +10,13 @@ which it makes the task, the model and the objective.
 """
 
 import re
-import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 from flax.traverse_util import flatten_dict, unflatten_dict
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from lra_tasks import TASKS
 from lra_tasks.paths import local_path
@@ -26,13 +24,9 @@ from nystromformer.attention import ATTENTIONS
 from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.objectives import OBJECTIVES
-from nystromformer.experiments.plugins import absolute_names
+from nystromformer.experiments.plugins import absolute_names, import_file
 
 FOLDERS_OF_DATA = ("data_dir", "source_dir")
-# These functions of a config file run while it is loaded.
-USER_FUNCTIONS = {"<module>", "get_config"}
-# The name of an error's class in front of its message.
-ERROR_CLASS = re.compile(r"^[\w.]+Error: ")
 # The line of a config file that defines the function.
 GET_CONFIG = re.compile(r"^(def get_config\(|get_config =)", re.MULTILINE)
 
@@ -77,22 +71,22 @@ def load_config(
         the schema, and for another attention than the file's.
       DataError: for a folder of data that is not on a disk.
     """
-    path = file.partition(":")[0]
     registered_before = [dict(table) for table in (TASKS, ATTENTIONS, OBJECTIVES)]
-    changes = changes or {}
-    if any(isinstance(value, bool) for value in changes.values()):
-        check_values(changes, read_settings(file))
-    flag = _run_file(file, changes)
+    config_dict = _run_file(file)
     if registered_before != [TASKS, ATTENTIONS, OBJECTIVES]:
-        load = [*load, path]
+        load = [*load, file.partition(":")[0]]
+    settings = _flatten(config_dict)
+    changes = changes or {}
+    check_values(changes, settings)
+    overrides = _change_values(config_dict, changes)
 
-    groups = flag.value.to_dict()
-    overrides = config_flags.get_override_values(flag)
+    groups = config_dict.to_dict()
     groups["overrides"] = overrides
     if "attention.name" in overrides:
-        _check_attention_name(file, overrides["attention.name"])
+        name = overrides["attention.name"]
+        _check_attention_name(file, own_name=settings["attention.name"], name=name)
     objective = overrides.get("objective.name")
-    if objective and objective != read_settings(file)["objective.name"]:
+    if objective and objective != settings["objective.name"]:
         groups["objective"] = unflatten_dict(overrides, sep=".")["objective"]
     groups["load"] = list(absolute_names([*groups.get("load", ()), *load]))
     task = groups.get("task", {})
@@ -111,7 +105,7 @@ def read_settings(file: str) -> dict[str, Any]:
     Raises:
       ConfigError: for a file that cannot be read.
     """
-    return flatten_dict(_run_file(file, {}).value.to_dict(), sep=".")
+    return _flatten(_run_file(file))
 
 
 def check_values(changes: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -130,71 +124,82 @@ def check_values(changes: Mapping[str, Any], settings: Mapping[str, Any]) -> Non
             raise ConfigError(f"--config.{key} needs a value: --config.{key}=VALUE")
 
 
-def _run_file(file: str, changes: Mapping[str, Any]) -> Any:
-    """Runs a config file, and changes values of its ConfigDict.
+def _run_file(file: str) -> ConfigDict:
+    """Runs a config file, and returns what its `get_config` returns.
+
+    Errors that are no mistake in a value, such as a KeyError, are bugs of the file, and
+    show their traceback.
+
+    Args:
+      file: FILE.py[:ATTENTION,PRESET].
+
+    Raises:
+      ConfigError: for a file that cannot be read or makes no ConfigDict, and for
+        attentions and presets that it does not know.
+    """
+    name, *words = file.split(":", 1)
+    path = Path(name)
+    if path.suffix != ".py" or not path.is_file():
+        raise ConfigError(f"there is no config file {path}{_list_configs(path.parent)}")
+    try:
+        module = import_file(str(path), "config_file")
+        if not hasattr(module, "get_config"):
+            raise ConfigError(
+                f"{path} is no config file: it defines no get_config"
+                f"{_list_configs(path.parent)}"
+            )
+        config_dict = module.get_config(*words)
+    except (OSError, TypeError, ValueError) as error:
+        raise ConfigError(_in_one_line(error)) from error
+    if not isinstance(config_dict, ConfigDict):
+        raise ConfigError(
+            f"{path} is no config file: its get_config returns "
+            f"{type(config_dict).__name__}, not a ConfigDict"
+        )
+    return config_dict
+
+
+def _change_values(
+    config_dict: ConfigDict, changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Changes values of a ConfigDict, and returns them by flat keys.
 
     ml_collections makes flags of the keys of a ConfigDict, and so knows how the text of
     a value is read, such as 1e-3 or None. These flags are not those of the command, as
     they differ from file to file.
 
-    Args:
-      file: FILE.py[:ATTENTION,PRESET].
-      changes: values by flat keys.
-
-    Returns:
-      The flag --config, whose `value` is the changed ConfigDict.
-
     Raises:
-      ConfigError: for a file that cannot be read, a key that its config does not have,
-        and a value of a different type.
+      ConfigError: for a key that is not there, and a value of a different type.
     """
-    path = Path(file.partition(":")[0])
-    if path.suffix != ".py" or not path.is_file():
-        raise ConfigError(f"there is no config file {path}{_list_configs(path.parent)}")
     words = [f"--config.{key}={value}" for key, value in changes.items()]
-    argv = ["load_config", f"--config={file}", *words]
-    # ml_collections imports every config file under this one name, and would leave the
-    # functions of the last file to one that has none.
-    sys.modules.pop("config_config", None)
+    argv = ["load_config", *words]
     flag_values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", flag_values=flag_values, sys_argv=argv)
     try:
+        config_flags.DEFINE_config_dict(
+            "config", config_dict, flag_values=flag_values, sys_argv=argv
+        )
         flag_values(argv)
-        flag: Any = flag_values["config"]
-        flag.value.to_dict()  # only now a file that cannot be read is an error
-    except (flags.Error, OSError, TypeError, ValueError) as error:
-        # Above the last line stands the traceback of a config file.
-        message = str(error).strip().splitlines()[-1]
-        raise ConfigError(ERROR_CLASS.sub("", message)) from error
+    except (flags.Error, TypeError, ValueError) as error:
+        raise ConfigError(_in_one_line(error)) from error
     except (AttributeError, KeyError) as error:
-        if _is_of_user_function(error):
-            raise  # a bug in the config file
-        if changes:
-            _run_file(file, {})  # A file that makes no config at all fails here.
-        raise ConfigError(_format_missing_key(path, error)) from error
-    return flag
+        reason = error.args[0]
+        if isinstance(reason, KeyError):  # Of a group, ml_collections wraps the error.
+            reason = reason.args[0]
+        sentences = str(reason).strip().splitlines()
+        raise ConfigError(
+            f"no such key in the config: {'. '.join(sentences)}"
+        ) from error
+    return config_flags.get_override_values(flag_values["config"])
 
 
-def _is_of_user_function(error: Exception) -> bool:
-    """Whether an error was raised inside one of USER_FUNCTIONS: it is a bug."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return not USER_FUNCTIONS.isdisjoint(frame.name for frame in frames)
+def _flatten(config_dict: ConfigDict) -> dict[str, Any]:
+    """The values of a ConfigDict by flat keys."""
+    return flatten_dict(config_dict.to_dict(), sep=".")
 
 
-def _format_missing_key(path: Path, error: AttributeError | KeyError) -> str:
-    """Says in one line which key is not there, or that the file makes no config."""
-    if isinstance(error, AttributeError) and error.name == "get_config":
-        configs = _list_configs(path.parent)
-        return f"{path} is no config file: it defines no get_config{configs}"
-    if isinstance(error, AttributeError) and error.name == "to_dict":
-        kind = type(error.obj).__name__
-        reason = f"its get_config returns {kind}, not a ConfigDict"
-        return f"{path} is no config file: {reason}"
-    reason = error.args[0]
-    if isinstance(reason, KeyError):  # Of a group, ml_collections wraps the error.
-        reason = reason.args[0]
-    sentences = str(reason).strip().splitlines()
-    return f"no such key in the config: {'. '.join(sentences)}"
+def _in_one_line(error: Exception) -> str:
+    """The message of an error, or its class if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _list_configs(folder: Path) -> str:
@@ -212,12 +217,11 @@ def _find_configs(folder: Path) -> list[Path]:
     ]
 
 
-def _check_attention_name(file: str, name: str | None) -> None:
+def _check_attention_name(file: str, own_name: str, name: str | None) -> None:
     """Raises ConfigError if a flag names a different attention than the file.
 
     The options would be those of the file's attention.
     """
-    own_name = read_settings(file)["attention.name"]
     if name != own_name:
         path, _, words = file.partition(":")
         presets = [word for word in words.split(",") if word and word not in ATTENTIONS]

@@ -1,7 +1,7 @@
 """An experiment: the task, model, objective and optimizer that a config names."""
 
+import copy
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from nystromformer.experiments.objectives import OBJECTIVES, ObjectiveSpec
 from nystromformer.experiments.provenance import num_cores
 from nystromformer.training.objective import Objective
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.step import MakeModel, Programs, split_weights
+from nystromformer.training.step import Programs, split_shapes
 from nystromformer.validation import check_choice, check_range
 
 
@@ -30,7 +30,7 @@ class Experiment:
     spec: the entry of the config's objective in the table.
     objective: what is learnt from a batch.
     augment: draws another form of a batch of training; None if nothing is switched on.
-    make_model: called with rngs, returns a model with fresh parameters.
+    encoder_config: the config of the model's encoder.
     graphdef: the static part of the model; `nnx.merge(graphdef, *weights)` is a model.
     weight_shapes: the shapes and dtypes of its weights.
     """
@@ -50,18 +50,12 @@ class Experiment:
         self.augment = make_augment(self.task, config.train)
 
         try:
-            self.make_model: MakeModel = functools.partial(
-                self.spec.make_model,
-                make_encoder_config(config, self.task),
-                self.task,
-                config.model.pooling,
-            )
-            model = nnx.eval_shape(lambda: self.make_model(nnx.Rngs(0)))
+            self.encoder_config = _make_encoder_config(config, self.task)
+            self.graphdef, self.weight_shapes = split_shapes(self.make_model)
         except ConfigError:
             raise  # Its message says already what is wrong.
         except (ValueError, OverflowError) as error:
             raise ConfigError(f"config.model, config.attention: {error}") from error
-        self.graphdef, self.weight_shapes = split_weights(model)
 
     def __str__(self) -> str:
         train = self.config.train
@@ -75,6 +69,11 @@ class Experiment:
     def num_params(self) -> int:
         """The number of the model's parameters."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.weight_shapes.params))
+
+    def make_model(self, rngs: nnx.Rngs) -> nnx.Module:
+        """Makes a model with fresh parameters."""
+        pooling = self.config.model.pooling
+        return self.spec.make_model(self.encoder_config, self.task, pooling, rngs)
 
     def load(self) -> dict[str, Split]:
         """Loads the splits of its task, and prepares them first if need be."""
@@ -104,8 +103,9 @@ class Experiment:
         steps_per_epoch = num_examples // train.batch_size
         groups = self.config.to_mapping()
         groups["train"]["num_steps"] = max(1, round(train.num_epochs * steps_per_epoch))
-        experiment = Experiment(Config.from_mapping(groups))
-        experiment.task = self.task  # it may have learnt its vocabulary from the data
+        # The model and the objective do not depend on the number of steps.
+        experiment = copy.copy(self)
+        experiment.config = Config.from_mapping(groups)
         return experiment
 
     def make_programs(self, mesh: Mesh | None = None) -> Programs:
@@ -209,7 +209,7 @@ def _make_objective(group: OpenGroup, task: Task) -> tuple[ObjectiveSpec, Object
     return spec, objective
 
 
-def make_encoder_config(config: Config, task: Task) -> EncoderConfig:
+def _make_encoder_config(config: Config, task: Task) -> EncoderConfig:
     """Makes the config of the encoder.
 
     Args:

@@ -10,7 +10,6 @@ from lra_tasks.subwords import TOKENIZER_FILE, Vocabulary
 from lra_tasks.tables import join_names
 from nystromformer.errors import ConfigError, PretrainedError
 from nystromformer.experiments import markdown
-from nystromformer.experiments.experiment import make_encoder_config
 from nystromformer.experiments.provenance import hide_folders
 from nystromformer.experiments.run import summarize
 from nystromformer.experiments.trained_run import TrainedRun
@@ -88,7 +87,7 @@ def _write_transformers(run: TrainedRun, out: Path) -> str:
         name = save_pretrained(
             out,
             run.model,
-            make_encoder_config(run.config, run.task),
+            run.experiment.encoder_config,
             class_names=run.task.class_names,
             pad_token_id=run.task.special_tokens[0] if run.task.special_tokens else 0,
         )

@@ -63,12 +63,18 @@ def _load_file(path: str) -> None:
             "now, under the same name"
         )
 
-    spec: Any = importlib.util.spec_from_file_location(path, path)
+    import_file(path, path)
+
+
+def import_file(path: str, name: str) -> Any:
+    """Runs a file of Python as a new module of that name, and returns the module."""
+    spec: Any = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path] = module  # pickle and dataclasses look their module up here
+    sys.modules[name] = module  # pickle and dataclasses look their module up here
     try:
         spec.loader.exec_module(module)
     except BaseException:
         # In a notebook the file may be mended, and loaded again.
-        del sys.modules[path]
+        del sys.modules[name]
         raise
+    return module

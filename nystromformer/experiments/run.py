@@ -18,11 +18,8 @@ from nystromformer.experiments.cli import StopFlag
 from nystromformer.experiments.config_file import format_config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.workdir import check_workdir, lock_workdir, read_result
-from nystromformer.run_files import (
-    CONFIG_FILE,
-    RESULT_FILE,
-    format_metric,
-)
+from nystromformer.metrics import format_metric
+from nystromformer.run_files import CONFIG_FILE, RESULT_FILE
 from nystromformer.training.checkpoint import delete_steps, saved_steps, weights_sha256
 from nystromformer.training.devices import (
     DATA,

@@ -184,8 +184,8 @@ class TrainedRun:
 
         Args:
           inputs, lengths: as in `layers`.
-          layer: its number, from 0.
-          head: its number, from 0.
+          layer: its number, from 0; negative ones count from the last, −1.
+          head: as layer.
           rows: the numbers of R queries; 0 is [CLS] where the model has one.
 
         Returns:

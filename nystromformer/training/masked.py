@@ -42,7 +42,8 @@ class MaskedPass(NamedTuple):
     Losses, is_correct and weights are 0 where an example has fewer than K.
     """
 
-    vectors: jax.Array  # [B, L, D], of the encoder
+    vectors: jax.Array  # [B, L, D], of the encoder; L + 1 with a CLS token
+    vectors_mask: jax.Array | None  # [B, L], as long as they are
     losses: jax.Array  # [B, K], in nats
     is_correct: jax.Array  # [B, K]
     weights: jax.Array  # [B, K]
@@ -212,9 +213,13 @@ class MaskedTokens:
     ) -> MaskedPass:
         """Masks tokens of a batch and lets the model predict them."""
         masked, padding_mask = self.mask_batch(batch, key)
-        vectors, _ = model.encoder(masked.inputs, padding_mask, dropout_key(key))
-        losses, is_correct = self.token_losses(model, vectors, masked)
-        return MaskedPass(vectors, losses, is_correct, masked.weights)
+        vectors, vectors_mask = model.encoder(
+            masked.inputs, padding_mask, dropout_key(key)
+        )
+        # The encoder may have put the vector of [CLS] in front of the tokens.
+        num_extra = vectors.shape[1] - masked.inputs.shape[1]
+        losses, is_correct = self.token_losses(model, vectors[:, num_extra:], masked)
+        return MaskedPass(vectors, vectors_mask, losses, is_correct, masked.weights)
 
     def __call__(self, model: Any, batch: Batch, key: jax.Array | None) -> Sums:
         """loss (nats) and mlm_accuracy (0 to 1) over the masked tokens.
@@ -325,28 +330,27 @@ class ClassificationDenoising(MaskedTokens):
         tokens. The model has an `encoder`; `read`, which makes class logits [B, C] of
         its vectors and their mask; and `decode`, which makes token logits of vectors.
         """
-        masked, padding_mask = self.mask_batch(batch, key)
-        dropout_rng = dropout_key(key)
-        vectors, vectors_mask = model.encoder(masked.inputs, padding_mask, dropout_rng)
+        predicted = self.masked_pass(model, batch, key)
         if key is None:
             logits = model(batch.inputs, batch.mask)
         else:
-            logits = model.read(vectors, vectors_mask, dropout_rng)
+            logits = model.read(
+                predicted.vectors, predicted.vectors_mask, dropout_key(key)
+            )
         classification = label_sums(logits, batch.labels, batch.weights)
         class_loss, num_examples = classification["loss"]
 
-        # The encoder may have put the vector of [CLS] in front of the tokens.
-        num_extra = vectors.shape[1] - masked.inputs.shape[1]
-        losses, is_correct = self.token_losses(model, vectors[:, num_extra:], masked)
-        num_tokens = masked.weights.sum()
-        mean_losses = mean_of_examples(losses, masked.weights, len(batch.labels))
+        num_tokens = predicted.weights.sum()
+        mean_losses = mean_of_examples(
+            predicted.losses, predicted.weights, len(batch.labels)
+        )
         loss = class_loss + self.denoising_weight * mean_losses.sum()
         return {
             "loss": (loss, num_examples),
             "classification_loss": classification["loss"],
             "accuracy": classification["accuracy"],
-            "denoising_loss": (losses.sum(), num_tokens),
-            "denoising_accuracy": (is_correct.sum(), num_tokens),
+            "denoising_loss": (predicted.losses.sum(), num_tokens),
+            "denoising_accuracy": (predicted.is_correct.sum(), num_tokens),
         }
 
 

@@ -1,5 +1,14 @@
 """A training step and an evaluation, as pure functions that are compiled once.
 
+`Programs` has the compiled functions. A step of training goes from top to bottom:
+
+    Programs.train_chunk                one step on each batch of a chunk
+      └─ _train_step                    the gradient, the optimizer, the totals
+           └─ batch_gradient            of the mean loss, at once or in parts
+                └─ _sum_over_parts      the parts, one after another
+                     └─ _part_gradient  of the summed loss of one part
+                          └─ _forward   the augmentation, the model, the objective
+
 A model is split once by `nnx.split`, into a static definition and arrays, and merged
 again inside these functions. A chunk of steps is one loop on the device, whose length
 is an argument. So chunks of every length share one compiled program, and a step
@@ -86,21 +95,6 @@ class Finite(NamedTuple):
         return text
 
 
-def leaves_by_name(tree: Any) -> dict[str, Any]:
-    """The leaves of a pytree by their names, such as "encoder.positions"."""
-    leaves: dict[str, Any] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
-        leaves[name.removesuffix(".value")] = leaf
-    return leaves
-
-
-def split_weights(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
-    """The static definition of a model, and its weights."""
-    graphdef, params, variables = nnx.split(model, nnx.Param, ...)
-    return graphdef, Weights(params, variables)
-
-
 class Programs:
     """The compiled functions of a run. Each is compiled when it is first called.
 
@@ -138,7 +132,7 @@ class Programs:
         length_buckets: int = 1,
     ):
         self.make_model = make_model
-        self.graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
+        self.graphdef, _ = split_shapes(make_model)
         self.objective = objective
         self.optimizer: Any = optimizer
         self.mesh = mesh
@@ -196,6 +190,17 @@ class Programs:
             totals=Totals.zero(self.objective.metrics),
         )
 
+    def _train_chunks(
+        self, states: Sequence[State], chunks: Sequence[Chunk]
+    ) -> list[tuple[State, Finite]]:
+        def stack(*leaves: jax.Array) -> jax.Array:
+            return jnp.stack(leaves)
+
+        stacked = jax.vmap(self._train_chunk)(
+            jax.tree.map(stack, *states), jax.tree.map(stack, *chunks)
+        )
+        return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(len(states))]
+
     def _train_chunk(self, state: State, chunk: Chunk) -> tuple[State, Finite]:
         def is_unfinished(carry: tuple[jax.Array, State, Finite]) -> jax.Array:
             i, _, finite = carry
@@ -217,17 +222,6 @@ class Programs:
         _, state, finite = jax.lax.while_loop(is_unfinished, take_step, start)
         return state, finite
 
-    def _train_chunks(
-        self, states: Sequence[State], chunks: Sequence[Chunk]
-    ) -> list[tuple[State, Finite]]:
-        def stack(*leaves: jax.Array) -> jax.Array:
-            return jnp.stack(leaves)
-
-        stacked = jax.vmap(self._train_chunk)(
-            jax.tree.map(stack, *states), jax.tree.map(stack, *chunks)
-        )
-        return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(len(states))]
-
     def _train_step(
         self, state: State, rows: DeviceRows, places: jax.Array
     ) -> tuple[State, Finite]:
@@ -237,8 +231,14 @@ class Programs:
         """
         params, variables = state.weights
         steps_key = jax.random.fold_in(jax.random.key(state.seed), STREAM_OF_STEPS)
+        forward = functools.partial(
+            _forward,
+            graphdef=self.graphdef,
+            objective=self.objective,
+            augment=self.augment,
+        )
         gradient = batch_gradient(
-            self._forward,
+            forward,
             params,
             variables,
             rows,
@@ -266,18 +266,6 @@ class Programs:
         )
         return new_state, finite
 
-    def _forward(
-        self, params: Any, variables: Any, batch: Batch, key: jax.Array
-    ) -> tuple[Totals, Any]:
-        """The totals of some training examples, and the variables after them."""
-        if self.augment is not None:
-            batch = self.augment(batch, jax.random.fold_in(key, STREAM_OF_AUGMENTATION))
-        # Copied, as the model writes to its variables.
-        model = nnx.merge(self.graphdef, params, variables, copy=True)
-        sums = self.objective(model, batch, key)
-        _, weights = split_weights(model)
-        return Totals(sums, batch.weights.sum()), weights.variables
-
     def _eval_chunk(
         self,
         weights: Weights,
@@ -294,18 +282,6 @@ class Programs:
             return totals.plus(Totals(sums, batch.weights.sum()))
 
         return jax.lax.fori_loop(0, chunk.num_batches, add_batch, totals)
-
-
-def program_bytes(compiled: Any) -> int | None:
-    """The bytes that a compiled program holds at once, donated arguments once.
-
-    None where the backend does not say.
-    """
-    usage = compiled.memory_analysis()
-    if usage is None:
-        return None
-    new_results = usage.output_size_in_bytes - usage.alias_size_in_bytes
-    return usage.argument_size_in_bytes + new_results + usage.temp_size_in_bytes
 
 
 # (parameters, variables, batch, random key) -> (totals, variables after it)
@@ -372,27 +348,6 @@ def batch_gradient(
     return gradient._replace(params=mean)
 
 
-def _part_gradient(
-    forward: Forward,
-    params: Any,
-    rows: DeviceRows,
-    length: int,
-    variables: Any,
-    places: jax.Array,
-    key: jax.Array,
-) -> Gradient:
-    """The gradient of the summed loss of the examples at places, cut to a length."""
-    batch = rows.take(places, jnp.ones(places.shape, jnp.float32), length)
-
-    def summed_loss(params: Any) -> tuple[jax.Array, tuple[Totals, Any]]:
-        totals, new_variables = forward(params, variables, batch, key)
-        loss, _ = totals.sums["loss"]
-        return loss, (totals, new_variables)
-
-    gradient, (totals, new_variables) = jax.grad(summed_loss, has_aux=True)(params)
-    return Gradient(gradient, totals, new_variables)
-
-
 def _sum_over_parts(
     part_gradients: Sequence[PartGradient],
     lengths: Sequence[int],
@@ -432,3 +387,76 @@ def _sum_over_parts(
     start = zero._replace(variables=variables)
     gradient, _ = jax.lax.scan(add_part, start, (jnp.arange(len(parts)), parts))
     return gradient
+
+
+def _part_gradient(
+    forward: Forward,
+    params: Any,
+    rows: DeviceRows,
+    length: int,
+    variables: Any,
+    places: jax.Array,
+    key: jax.Array,
+) -> Gradient:
+    """The gradient of the summed loss of the examples at places, cut to a length."""
+    batch = rows.take(places, jnp.ones(places.shape, jnp.float32), length)
+
+    def summed_loss(params: Any) -> tuple[jax.Array, tuple[Totals, Any]]:
+        totals, new_variables = forward(params, variables, batch, key)
+        loss, _ = totals.sums["loss"]
+        return loss, (totals, new_variables)
+
+    gradient, (totals, new_variables) = jax.grad(summed_loss, has_aux=True)(params)
+    return Gradient(gradient, totals, new_variables)
+
+
+def _forward(
+    params: Any,
+    variables: Any,
+    batch: Batch,
+    key: jax.Array,
+    *,
+    graphdef: nnx.GraphDef,
+    objective: Objective,
+    augment: Augment | None,
+) -> tuple[Totals, Any]:
+    """The totals of some training examples, and the variables after them."""
+    if augment is not None:
+        batch = augment(batch, jax.random.fold_in(key, STREAM_OF_AUGMENTATION))
+    # Copied, as the model writes to its variables.
+    model = nnx.merge(graphdef, params, variables, copy=True)
+    sums = objective(model, batch, key)
+    _, weights = split_weights(model)
+    return Totals(sums, batch.weights.sum()), weights.variables
+
+
+def split_weights(model: nnx.Module) -> tuple[nnx.GraphDef, Weights]:
+    """The static definition of a model, and its weights."""
+    graphdef, params, variables = nnx.split(model, nnx.Param, ...)
+    return graphdef, Weights(params, variables)
+
+
+def split_shapes(make_model: MakeModel) -> tuple[nnx.GraphDef, Weights]:
+    """`split_weights` of a new model, with shapes and dtypes in place of arrays."""
+    return split_weights(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))))
+
+
+def leaves_by_name(tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree by their names, such as "encoder.positions"."""
+    leaves: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        leaves[name.removesuffix(".value")] = leaf
+    return leaves
+
+
+def program_bytes(compiled: Any) -> int | None:
+    """The bytes that a compiled program holds at once, donated arguments once.
+
+    None where the backend does not say.
+    """
+    usage = compiled.memory_analysis()
+    if usage is None:
+        return None
+    new_results = usage.output_size_in_bytes - usage.alias_size_in_bytes
+    return usage.argument_size_in_bytes + new_results + usage.temp_size_in_bytes

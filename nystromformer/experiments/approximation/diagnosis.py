@@ -301,7 +301,7 @@ def draw_limits(table: pd.DataFrame) -> Figure:
         )
         for (layer, head), row in heads.iterrows():
             error = row[columns.NYSTROM]
-            is_dark = error > 0.1  # the middle of the colours, which are logarithmic
+            is_dark = colors(error) > 0.5  # beyond the middle of the colours
             axes.annotate(
                 f"{error:.2g}\n{MARKS[row[columns.LIMITED_BY]]}",
                 (head, layer),

@@ -32,7 +32,7 @@ from nystromformer.factors import (
     softmax_matrix,
     standard_nystrom,
 )
-from nystromformer.run_files import is_rate
+from nystromformer.metrics import is_rate
 
 MAX_PANELS = 12  # in a figure of errors, each for a head
 PANEL_COLUMNS = 4

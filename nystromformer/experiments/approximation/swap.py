@@ -22,7 +22,7 @@ from tqdm import tqdm
 from nystromformer.attention import make_attention
 from nystromformer.experiments.approximation.columns import CHOICES, SEGMENT_MEANS
 from nystromformer.experiments.trained_run import TrainedRun
-from nystromformer.run_files import is_rate
+from nystromformer.metrics import is_rate
 from nystromformer.training.data import Batch, DeviceRows, HostSplit
 from nystromformer.training.objective import Sums
 

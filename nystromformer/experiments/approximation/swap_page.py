@@ -15,7 +15,7 @@ from nystromformer.experiments.approximation.swap import (
     Difference,
     Swaps,
 )
-from nystromformer.run_files import format_metric, is_rate
+from nystromformer.metrics import format_metric, is_rate
 
 # The paragraphs of the advice. Each is one line, as it stands in a page.
 EXCHANGED = """\

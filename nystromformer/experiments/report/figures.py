@@ -20,41 +20,12 @@ from nystromformer.experiments.plotting import (
     set_value_ticks,
 )
 from nystromformer.experiments.report.runs import heading, scale
-from nystromformer.run_files import is_higher_better, is_rate
+from nystromformer.experiments.report.tables import MEMORY, SPEED, Cost
+from nystromformer.metrics import is_higher_better, is_rate
 
 LETTERS_BESIDE_A_POINT = 40
 FLOOR_COLOR = "0.35"
-
-
-class CostAxis(NamedTuple):
-    """A cost of a run, as an axis on which runs are compared.
-
-    key: its name in result.json.
-    title: the label of the axis.
-    unit: what a value of result.json is divided by.
-    is_higher_better: True for a speed, False for a memory.
-    """
-
-    key: str
-    title: str
-    unit: float
-    is_higher_better: bool
-
-
-COST_AXES = {
-    "speed": CostAxis(
-        key="examples_per_second",
-        title="training, examples/s of a shared machine",
-        unit=1,
-        is_higher_better=True,
-    ),
-    "memory": CostAxis(
-        key="compiled_bytes",
-        title="memory of a training step, MiB",
-        unit=2**20,
-        is_higher_better=False,
-    ),
-}
+COST_AXES = {"speed": SPEED, "memory": MEMORY}
 FIGURES = (*COST_AXES, "curves")  # the kinds that `draw_figures` knows
 
 
@@ -177,7 +148,7 @@ def _marker(values: pd.Series) -> str:
     return "o" if len(values) == 1 else ""
 
 
-def draw_by_cost(runs: pd.DataFrame, cost: CostAxis) -> Figure | None:
+def draw_by_cost(runs: pd.DataFrame, cost: Cost) -> Figure | None:
     """Draws the score of each row over what it costs.
 
     Each row is a point in the colour of its attention, and the points of an attention
@@ -220,7 +191,7 @@ def draw_by_cost(runs: pd.DataFrame, cost: CostAxis) -> Figure | None:
     return figure
 
 
-def _summarize_points(runs: pd.DataFrame, cost: CostAxis) -> pd.DataFrame:
+def _summarize_points(runs: pd.DataFrame, cost: Cost) -> pd.DataFrame:
     """A row for each label: its attention, mean cost and score, bar and name."""
     points = []
     for _, seeds in runs.groupby("label", sort=False):
@@ -271,7 +242,7 @@ def _name_lines(points: pd.DataFrame) -> dict[str, Line]:
     return lines
 
 
-def _draw_frontier(axes: Axes, frontier: pd.DataFrame, cost: CostAxis) -> None:
+def _draw_frontier(axes: Axes, frontier: pd.DataFrame, cost: Cost) -> None:
     """Draws a grey line in steps through the points of the frontier."""
     # A point's score can be had at worse costs too, up to the next point: at lower
     # speeds, which lie to its left, and at larger memories, to its right.
@@ -282,7 +253,7 @@ def _draw_frontier(axes: Axes, frontier: pd.DataFrame, cost: CostAxis) -> None:
 
 
 def _draw_points(
-    axes: Axes, points: pd.DataFrame, cost: CostAxis, lines: dict[str, Line]
+    axes: Axes, points: pd.DataFrame, cost: Cost, lines: dict[str, Line]
 ) -> None:
     """Draws the points of each attention and their names, and the axis of the cost."""
     for attention, rows in points.groupby("attention", sort=False):
@@ -301,7 +272,7 @@ def _draw_points(
         )
 
     axes.set_xscale("log")
-    axes.set_xlabel(cost.title)
+    axes.set_xlabel(cost.axis_title)
     set_value_ticks(axes.xaxis)
     _name_points(axes, points, lines)
 
@@ -339,7 +310,7 @@ def _move_names_apart(figure: Figure) -> None:
             boxes.append(box)
 
 
-def _find_frontier(points: pd.DataFrame, cost: CostAxis, metric: str) -> pd.DataFrame:
+def _find_frontier(points: pd.DataFrame, cost: Cost, metric: str) -> pd.DataFrame:
     """The points whose score no other point of an equal or better cost reaches."""
     sign = 1 if is_higher_better(metric) else -1
     best_cost_first = points.assign(gain=sign * points["score"]).sort_values(

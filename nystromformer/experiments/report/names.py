@@ -1,7 +1,24 @@
 """The names of the rows of a report.
 
 A row is named by the settings in which the runs differ; the tables and figures of a
-report group by these names.
+report group by these names. Three runs of 500 steps and one of 700 are so named
+"linear", "softmax", "nystrom" and "nystrom, train.num_steps=700".
+
+A name has what tells a run from others of its task and preset. How many options an
+attention has, and how its batch is cut, differs by nature from attention to attention,
+so these are compared among runs of one attention alone:
+
+| setting                      | stands in the names of                             |
+| ---------------------------- | -------------------------------------------------- |
+| preset                       | all runs, if those of a task have several          |
+| task.max_length              | runs of the task and preset, if they differ        |
+| attention.num_landmarks      | runs of the attention and preset in all tasks, if  |
+|                              | they differ in one task                            |
+| attention.dropout_rate       | these, and every run that drops attention weights  |
+| train.grad_accum_steps       | runs of the task, preset and attention, if they    |
+|                              | differ                                             |
+| train.num_steps and the rest | runs of the task and preset, if they differ, but   |
+|                              | for those that have the usual value                |
 """
 
 import math
@@ -117,26 +134,7 @@ def _name_run(attention: str, settings: Mapping[str, Any], keys: Sequence[str]) 
 def _choose_settings(
     texts: pd.DataFrame, task: pd.Series, attention: pd.Series
 ) -> pd.DataFrame:
-    """Which settings the name of each run has: bool [runs, settings].
-
-    A name has what tells a run from others of its task and preset. How many options an
-    attention has, and how its batch is cut, differs by nature from attention to
-    attention, so these are compared among runs of one attention alone:
-
-    | setting                      | stands in the names of                           |
-    | ---------------------------- | ------------------------------------------------ |
-    | preset                       | all runs, if those of a task have several        |
-    | task.max_length              | runs of the task and preset, if they differ      |
-    | attention.num_landmarks      | runs of the attention and preset in all tasks,   |
-    |                              | if they differ in one task                       |
-    | attention.dropout_rate       | these, and every run that drops attention weights|
-    | train.grad_accum_steps       | runs of the task, preset and attention, if they  |
-    |                              | differ                                           |
-    | train.num_steps and the rest | runs of the task and preset, if they differ, but |
-    |                              | for those that have the usual value              |
-
-    Three runs of 500 steps and one of 700 are so named "linear", "softmax", "nystrom"
-    and "nystrom, train.num_steps=700".
+    """Which settings each name has, by the table at the top: bool [runs, settings].
 
     Args:
       texts: the settings, a column each, as texts, so that lists can be compared.

@@ -16,7 +16,7 @@ from lra_tasks import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.report.names import name_runs
 from nystromformer.experiments.report.records import Record
-from nystromformer.run_files import is_rate
+from nystromformer.metrics import is_rate
 
 # Folders whose names may have a seed.
 FOLDERS = ("train.init_from", "task.tokenizer", "task.source_dir")

@@ -17,11 +17,20 @@ EXACT = "softmax"
 
 
 class Cost(NamedTuple):
-    """A number of result.json, shown in a unit and a format."""
+    """What a run costs, as a column of a table and for some an axis of figures.
+
+    key: its name in result.json.
+    unit: what its value is divided by.
+    format: how a table writes it.
+    axis_title: the label of the axis.
+    is_higher_better: whether the larger value is the smaller cost, as of a speed.
+    """
 
     key: str
     unit: float
     format: str
+    axis_title: str = ""
+    is_higher_better: bool = False
 
 
 class Floor(NamedTuple):
@@ -34,10 +43,24 @@ class Floor(NamedTuple):
 
 
 EXACT_BY_LENGTH = "exact by length, %"
+SPEED_TITLE = "training, examples/s of a shared machine"
+SPEED = Cost(
+    key="examples_per_second",
+    unit=1,
+    format=",.1f",
+    axis_title=SPEED_TITLE,
+    is_higher_better=True,
+)
+MEMORY = Cost(
+    key="compiled_bytes",
+    unit=2**20,
+    format=",.1f",
+    axis_title="memory of a training step, MiB",
+)
 COSTS = {
     "parameters": Cost("num_params", 1, ",.0f"),
-    "training, examples/s of a shared machine": Cost("examples_per_second", 1, ",.1f"),
-    "compiled, MiB": Cost("compiled_bytes", 2**20, ",.1f"),
+    SPEED_TITLE: SPEED,
+    "compiled, MiB": MEMORY,
     EXACT_BY_LENGTH: Cost("fraction_exact", 0.01, ".1f"),
 }
 

@@ -13,10 +13,8 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-import jax
-import submitit
 from etils import epath
 from tqdm import tqdm
 
@@ -33,7 +31,8 @@ from nystromformer.experiments.sweep.progress import (
     find_state,
 )
 from nystromformer.experiments.workdir import read_result
-from nystromformer.run_files import FAILURE_FILE, format_metric
+from nystromformer.metrics import format_metric
+from nystromformer.run_files import FAILURE_FILE
 from nystromformer.training.output import say
 
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
@@ -59,8 +58,6 @@ def find_gpus() -> list[str]:
 class Job:
     """The process of one run, or of several seeds that are trained together.
 
-    As a job of SLURM, submitit calls and requeues it.
-
     command: the command that trains.
     workdirs: the folder of each run.
     log: what the process prints, in the first folder.
@@ -74,6 +71,12 @@ class Job:
         self.process: Any = None  # the subprocess, once it has started
         self.log_start = 0  # the bytes that earlier starts have written to the log
         self.start_time = 0.0
+
+    @classmethod
+    def of_group(cls, group: Sequence[Point], folder: Path) -> Self:
+        """The job of a group of points in the folder of their sweep."""
+        workdirs = [folder / point.name for point in group]
+        return cls(group_command(group, folder), *workdirs)
 
     @property
     def names(self) -> list[str]:
@@ -132,25 +135,6 @@ class Job:
         if state == "running":
             return "in progress elsewhere"
         return "stopped; the same command goes on with it"
-
-    def __call__(self) -> None:
-        """Trains to the end, as a job of SLURM."""
-        jax.config.update("jax_platforms", "cpu")  # the GPU is for the run
-        if any(find_state(workdir) == "waiting" for workdir in self.workdirs):
-            self.start()
-            self.finish()
-
-    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
-        """Stops the run after a checkpoint, and requeues this job.
-
-        submitit calls it when the time of the job is nearly over.
-        """
-        if self.process:
-            self.process.terminate()
-            # `finish` waits for the process, too: the signal has interrupted it, and it
-            # holds the lock of `Popen.wait`.
-            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-        return submitit.helpers.DelayedSubmission(Job(self.command, *self.workdirs))
 
 
 def _describe_failure(status: int, log: str) -> str:
@@ -242,11 +226,6 @@ def make_groups(
     return [[point] for point in points]
 
 
-def make_job(group: Sequence[Point], folder: Path) -> Job:
-    workdirs = [folder / point.name for point in group]
-    return Job(group_command(group, folder), *workdirs)
-
-
 def _start_job(
     group: Sequence[Point], folder: Path, progress: SweepProgress, env: dict[str, str]
 ) -> Job | None:
@@ -261,7 +240,7 @@ def _start_job(
             startable.append(point)
     if not startable:
         return None
-    job = make_job(startable, folder)
+    job = Job.of_group(startable, folder)
     job.start(**env)
     return job
 

@@ -2,17 +2,20 @@
 
 import contextlib
 import io
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import submitit
 from submitit.core.utils import FailedJobError
 
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.sweep.launch import make_job
+from nystromformer.experiments.sweep.launch import Job
 from nystromformer.experiments.sweep.points import Point
+from nystromformer.experiments.sweep.progress import find_state
 
 SECONDS_OF_WARNING = 120  # SLURM warns a job this long before its time is over
 
@@ -25,6 +28,31 @@ def check_slurm() -> None:
                 f"--cluster=slurm, but this machine has no {program}: start the sweep "
                 "where SLURM is, or leave --cluster out"
             )
+
+
+class SlurmJob(Job):
+    """A job of SLURM, which submitit calls and requeues."""
+
+    def __call__(self) -> None:
+        """Trains to the end."""
+        jax.config.update("jax_platforms", "cpu")  # the GPU is for the run
+        if any(find_state(workdir) == "waiting" for workdir in self.workdirs):
+            self.start()
+            self.finish()
+
+    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
+        """Stops the run after a checkpoint, and requeues this job.
+
+        submitit calls it when the time of the job is nearly over.
+        """
+        if self.process:
+            self.process.terminate()
+            # `finish` waits for the process, too: the signal has interrupted it, and it
+            # holds the lock of `Popen.wait`.
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        return submitit.helpers.DelayedSubmission(
+            SlurmJob(self.command, *self.workdirs)
+        )
 
 
 class _SlurmExecutor(submitit.SlurmExecutor):
@@ -103,7 +131,7 @@ def run_on_slurm(
     previous_job = None
     for stage in _make_stages(groups):
         executor = _make_executor(folder, parameters, previous_job)
-        jobs = [make_job(group, folder) for group in stage]
+        jobs = [SlurmJob.of_group(group, folder) for group in stage]
         try:
             # submitit prints what it raises.
             with contextlib.redirect_stderr(io.StringIO()):

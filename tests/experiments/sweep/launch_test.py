@@ -15,6 +15,7 @@ from nystromformer.experiments.sweep.launch import Job, run_locally
 from nystromformer.experiments.sweep.points import Point
 from nystromformer.experiments.sweep.progress import find_state
 from nystromformer.experiments.sweep.slurm import (
+    SlurmJob,
     check_slurm,
     run_on_slurm,
     slurm_scripts,
@@ -221,7 +222,7 @@ def test_run_locally_lets_runs_save_and_goes_on(tmp_path, signum):
 def test_job_checkpoint_returns_when_the_run_has_saved(tmp_path):
     point = stub("a", lines_that_signal(signal.SIGUSR2))
     workdir = tmp_path / "a"
-    job = Job(point.command(tmp_path), workdir)
+    job = SlurmJob(point.command(tmp_path), workdir)
     resumptions = []
 
     def requeue(*_):
@@ -239,7 +240,7 @@ def test_job_checkpoint_returns_when_the_run_has_saved(tmp_path):
 
 
 def test_job_checkpoint_before_its_process_has_started(tmp_path):
-    job = Job(stub("a").command(tmp_path), tmp_path / "a")
+    job = SlurmJob(stub("a").command(tmp_path), tmp_path / "a")
     job.checkpoint().function()
     assert find_state(tmp_path / "a") == "done"
 
@@ -257,7 +258,7 @@ def test_job_records_no_failure_where_another_process_trains(tmp_path, capfd):
 def test_job_leaves_a_run_alone_that_another_process_trains(tmp_path):
     with lock_workdir(tmp_path):
         assert find_state(tmp_path) == "running"
-        Job(stub("a").command(tmp_path), tmp_path)()
+        SlurmJob(stub("a").command(tmp_path), tmp_path)()
     assert find_state(tmp_path) == "waiting"
 
 
@@ -266,7 +267,7 @@ def test_submitit_goes_on_with_a_job_whose_time_is_over(tmp_path):
     """submitit itself, with a process of this machine as its cluster."""
     point = stub("a", lines_that_signal(signal.SIGUSR2))
     executor = submitit.LocalExecutor(tmp_path / "jobs")
-    executor.submit(Job(point.command(tmp_path), tmp_path / "a")).result()
+    executor.submit(SlurmJob(point.command(tmp_path), tmp_path / "a")).result()
     assert (tmp_path / "a" / "saved").exists()
     assert find_state(tmp_path / "a") == "done"
 
