@@ -22,7 +22,7 @@ Words that stay.
 
 More | words | that stay.
 """
-FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("*/runs.jsonl"))
+FOLDERS = sorted(path.parent for path in (ROOT / "results").rglob("runs.jsonl"))
 
 
 def read_page(folder):
@@ -159,5 +159,7 @@ def test_results_have_the_tables_of_their_records(folder):
 
 
 def test_results_can_be_reported_together():
-    frame = make_frame(read_records([ROOT / "results"]))
-    assert set(frame["run"].str.partition("/")[0]) == {x.name for x in FOLDERS}
+    results = ROOT / "results"
+    frame = make_frame(read_records([results]))
+    topics = {folder.relative_to(results).parts[0] for folder in FOLDERS}
+    assert set(frame["run"].str.partition("/")[0]) == topics
