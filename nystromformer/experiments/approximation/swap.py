@@ -324,9 +324,14 @@ def measure_swaps(
     num_layers = run.config.model.num_layers
     meters = {kind: SwapMeter(run, counts, kind) for kind in KINDS}
     examples = _draw_examples(run, "validation", num_examples, data_dir)
+    num_measurements = len(counts) * (len(KINDS) + 2 * num_layers)
+    print(
+        f"exchanging the attention of layers: {num_measurements} measurements on "
+        f"{len(examples.labels):,} examples…",
+        flush=True,
+    )
     table = SwapTable(run, meters, examples)
 
-    num_measurements = len(counts) * (len(KINDS) + 2 * num_layers)
     with tqdm(total=num_measurements, disable=None) as progress:
         for kind, count in itertools.product(KINDS, counts):
             table.add(ALL_LAYERS, kind, count, range(num_layers))
