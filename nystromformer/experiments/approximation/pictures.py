@@ -231,6 +231,7 @@ def _draw_kinds(axes: Any, rows: pd.DataFrame) -> None:
             marker="o",
             label=kind,
             linewidth=3 if is_advised else 1.5,
+            elinewidth=1.5,
             zorder=3 if is_advised else 2,
         )
     axes.set(title="all layers exchanged", xlabel="landmarks", xscale="log")

@@ -1,6 +1,5 @@
 """The words and tables on what a model loses where its exact attention is exchanged."""
 
-import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -41,9 +40,9 @@ KEPT = """\
 """
 # Where examples are so few that chance may have decided on layers.
 UNSURE = """\
-**{num_examples:,} examples cannot tell {max_loss}** of {layers}, whose losses alone \
-are known to ± {noise}. About {num_needed:,} of validation would, if it has as many: \
-the noise falls with the root of --swap_examples.
+**{num_examples:,} examples cannot tell {max_loss}** of {layers}: alone the loss is \
+known to ± {noise} at worst. About {num_needed:,} of validation would, if it has as \
+many: the noise falls with the root of --swap_examples.
 """
 NOT_ABOVE_FLOOR = """\
 **The model is not above its floor**, {floor}: it has learned little, and an exchange \
@@ -160,7 +159,7 @@ def describe_advice(swaps: Swaps) -> str:
             max_loss=max_loss,
             layers=name_layers(list(noise_of_layer)),
             noise=_format_noise(swaps.metric, noise),
-            num_needed=math.ceil(num_needed),
+            num_needed=int(float(f"{num_needed:.2g}")),
         )
         paragraphs.append(unsure)
     if advice.floor is not None and advice.exact <= advice.floor:

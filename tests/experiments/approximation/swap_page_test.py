@@ -81,9 +81,9 @@ def test_what_the_test_does_not_confirm_is_not_advised():
     ("noise", "layers", "points", "num_needed"),
     [
         # Layer 2 is kept, layer 1 exchanged.
-        ((0.004, 0.004, 0.001, 0.01, 0.004), "layer 2, whose", "1.00", "2,000"),
-        ((0.004, 0.02, 0.001, 0.004, 0.004), "layer 1, whose", "2.00", "8,000"),
-        ((0.004, 0.02, 0.001, 0.01, 0.004), "layers 1 and 2, whose", "2.00", "8,000"),
+        ((0.004, 0.004, 0.001, 0.01, 0.004), "layer 2", "1.00", "2,000"),
+        ((0.004, 0.02, 0.001, 0.004, 0.004), "layer 1", "2.00", "8,000"),
+        ((0.004, 0.03, 0.001, 0.0111, 0.004), "layers 1 and 2", "3.00", "18,000"),
     ],
 )
 def test_examples_that_cannot_tell_half_a_point_are_named_once(
@@ -91,7 +91,7 @@ def test_examples_that_cannot_tell_half_a_point_are_named_once(
 ):
     text = describe_advice(make_swaps(noise=noise))
     assert text.count("**500 examples cannot tell half a point** of") == 1
-    assert f"of {layers} losses alone are known to ± {points}. " in text
+    assert f"of {layers}: alone the loss is known to ± {points} at worst. " in text
     assert f"About {num_needed} of validation would" in text
 
 
