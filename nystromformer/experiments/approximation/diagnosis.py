@@ -238,13 +238,15 @@ def summarize(errors: pd.DataFrame, tolerance: float = SMALL_ERROR) -> pd.DataFr
 def advise(table: pd.DataFrame, tolerance: float = SMALL_ERROR) -> str:
     """Says which layers can have Nyström attention, and with how many landmarks.
 
-    A layer can where none of its heads is limited.
+    A layer can where none of its heads is limited. Where the error of a limited head
+    does not fall with the number of landmarks, more of them are not advised.
 
     Args:
       table: the table of a `Diagnosis`.
       tolerance: the error that is small enough.
     """
     limits = table[columns.LIMITED_BY].unstack("head")
+    errors = table[columns.NYSTROM].unstack("head")
     layers_of_count: dict[int, list[int]] = {}
     unable = []
     for layer, limits_of_layer in limits.groupby("layer"):
@@ -253,14 +255,17 @@ def advise(table: pd.DataFrame, tolerance: float = SMALL_ERROR) -> str:
         if len(enough):
             layers_of_count.setdefault(int(enough.min()), []).append(layer)
         else:
-            unable.append((layer, counts.loc[counts.index.max()]))
+            limit_of_head = counts.loc[counts.index.max()]
+            is_limited = limit_of_head != columns.NOTHING
+            errors_of_limited = errors.loc[layer].loc[:, is_limited]
+            unable.append((layer, limit_of_head, _falls(errors_of_limited)))
 
     lines = [
         f"With {count} landmarks {name_layers(layers)} can have Nyström attention: no "
         f"head has an error over {tolerance:g}."
         for count, layers in sorted(layers_of_count.items())
     ]
-    for layer, limit_of_head in unable:
+    for layer, limit_of_head, error_falls in unable:
         most = table.index.unique("num_landmarks").max()
         heads = ", ".join(
             f"head {head} by {'its' if limit == columns.RANK else 'the'} {limit}"
@@ -269,11 +274,26 @@ def advise(table: pd.DataFrame, tolerance: float = SMALL_ERROR) -> str:
             for head, limit in limit_of_head.items()
             if limit
         )
+        what_follows = (
+            ": try more, or keep exact attention there."
+            if error_falls
+            else ", and the error does not fall with their number: keep exact "
+            "attention there."
+        )
         lines.append(
-            f"Of layer {layer} {most} landmarks are not enough ({heads}): try more, or "
-            "keep exact attention there."
+            f"Of layer {layer} {most} landmarks are not enough ({heads}){what_follows}"
         )
     return "\n".join(lines)
+
+
+def _falls(errors: pd.DataFrame) -> bool:
+    """Whether the error of every head, a column, is least with the most landmarks.
+
+    Of a single number nobody knows, and it may fall with more.
+    """
+    errors = errors.sort_index()
+    least_of_fewer = errors.iloc[:-1].min().fillna(np.inf)
+    return bool((errors.iloc[-1] < least_of_fewer).all())
 
 
 def name_layers(layers: Sequence[int]) -> str:

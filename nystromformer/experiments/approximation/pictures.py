@@ -218,14 +218,21 @@ def draw_swaps(swaps: Swaps) -> Figure:
 
 
 def _draw_kinds(axes: Any, rows: pd.DataFrame) -> None:
-    """Draws the changes by the number of landmarks, a line for each kind."""
+    """Draws the changes by the number of landmarks, a line for each kind.
+
+    That of segment means, which layers get by the advice, is thicker and in front.
+    """
     for kind, rows_of_kind in rows.groupby("kind", sort=False):
+        is_advised = kind == columns.SEGMENT_MEANS
         axes.errorbar(
             rows_of_kind["num_landmarks"],
             rows_of_kind["change"],
             rows_of_kind["change_noise"],
             marker="o",
             label=kind,
+            linewidth=3 if is_advised else 1.5,
+            elinewidth=1.5,
+            zorder=3 if is_advised else 2,
         )
     axes.set(title="all layers exchanged", xlabel="landmarks", xscale="log")
     counts = sorted(rows["num_landmarks"].unique())

@@ -124,7 +124,6 @@ def measure_study(
     """
     swaps = None
     if swap_examples and swap.has_exact_attention(run):
-        print("exchanging the attention of layers…", flush=True)
         swaps = swap.measure_swaps(run, counts, swap_examples, data_dir)
     with jax.enable_x64(True):
         tables = measure_all(layers, counts)

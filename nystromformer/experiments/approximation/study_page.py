@@ -24,6 +24,7 @@ from nystromformer.experiments.approximation.study import (
     own_landmarks,
     record_longest,
 )
+from nystromformer.experiments.approximation.swap import has_exact_attention
 from nystromformer.experiments.plotting import save_figure
 from nystromformer.experiments.trained_run import TrainedRun
 
@@ -64,6 +65,11 @@ A⁺ of {count} landmarks and its iterates (supplement, Figs. 3 and 4), each div
 its largest entry. The errors compare these divided matrices; the table has those of the
 matrices themselves, ‖Z − A⁺‖ / ‖A⁺‖.""",
 }
+# Instead of what an exchange costs, of a run with any other attention.
+LEFT_OUT = """\
+What an exchange costs is left out: it is measured on a run with exact attention \
+(softmax) in every layer, and this one has {attentions}.\
+"""
 TABLE = """\
 Medians over sequences and draws. × is the largest error of {num_draws} draws over the
 smallest. Z is the inverse of six iterations; AZA = A for every generalised inverse.
@@ -95,6 +101,8 @@ def write_study(
       ConfigError: as in `choose_landmarks`, and if the folder has other files.
     """
     markdown.check_folder(out, OWN_FILE)
+    if swap_examples and not has_exact_attention(run):
+        print(_describe_left_out(run), flush=True)
     layers = record_longest(run, examples, data_dir)
     max_length = int(max(inputs.mask.sum(1).max() for inputs in layers))
     counts = choose_landmarks(landmarks, own_landmarks(run.config), max_length)
@@ -153,6 +161,8 @@ def describe_study(study: Study) -> list[str]:
         lines.append("## What an exchange costs\n")
         lines.extend(swap_page.describe_swaps(study.swaps))
         lines.append("![The change by landmarks and layers](swaps.png)\n")
+    elif not has_exact_attention(study.run):
+        lines.append(f"{_describe_left_out(study.run)}\n")
     numbers = {
         "count": pictured_count(study),
         "max_panels": MAX_PANELS,
@@ -166,6 +176,12 @@ def describe_study(study: Study) -> list[str]:
     lines.append(f"## Table of causes\n\n{TABLE.format(**numbers)}")
     lines.extend(table_of_causes(study.summary))
     return lines
+
+
+def _describe_left_out(run: TrainedRun) -> str:
+    """Says why it is not measured what an exchange costs."""
+    names = sorted({name for name, _ in run.config.attentions()})
+    return LEFT_OUT.format(attentions=" and ".join(names))
 
 
 def _describe_run(study: Study) -> list[str]:

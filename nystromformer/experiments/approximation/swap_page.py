@@ -20,19 +20,29 @@ from nystromformer.metrics import format_metric, is_rate
 # The paragraphs of the advice. Each is one line, as it stands in a page.
 EXCHANGED = """\
 **{needs}** can be exchanged: each of these layers alone loses at most {max_loss} of \
-validation. All of them together change the {metric} on {num_examples:,} examples of \
-the test from {exact} by {difference}. As a setting of a run that trains on with it, \
-by the command of this run, a new --workdir and --config.train.init_from=RUN:
+validation. {together} As a setting of a run that trains on with it, by the command of \
+this run, a new --workdir and --config.train.init_from=RUN:
 
     --config.attention.by_layer="{setting}"
+"""
+# Instead of EXCHANGED, where the test says otherwise.
+UNCONFIRMED = """\
+**{needs}** seemed exchangeable, since each of these layers alone loses at most \
+{max_loss} of validation, and **the test does not confirm it**. {together} Take more \
+landmarks, or choose them on more examples by --swap_examples.
+"""
+TOGETHER = """\
+All of them together change the {metric} on {num_examples:,} examples of the test from \
+{exact} by {difference}.\
 """
 KEPT = """\
 **{layers}** can not: {most} landmarks are not enough, keep exact attention.
 """
-# Behind KEPT, where a loss of less would not have shown on so few examples.
+# Where examples are so few that chance may have decided on layers.
 UNSURE = """\
-On {num_examples:,} examples this is within the noise, and fewer layers may have to be \
-kept: measure more examples by --swap_examples.
+**{num_examples:,} examples cannot tell {max_loss}** of {layers}: alone the loss is \
+known to ± {noise} at worst. About {num_needed:,} of validation would, if it has as \
+many: the noise falls with the root of --swap_examples.
 """
 NOT_ABOVE_FLOOR = """\
 **The model is not above its floor**, {floor}: it has learned little, and an exchange \
@@ -115,6 +125,7 @@ def describe_advice(swaps: Swaps) -> str:
     for layer, count in enumerate(advice.landmarks):
         layers_of_count.setdefault(count, []).append(layer)
     kept = layers_of_count.pop(EXACT, [])
+    max_loss = "half a point" if is_rate(swaps.metric) else f"{MAX_LOSS_ALONE}"
 
     paragraphs = []
     if layers_of_count:
@@ -122,33 +133,62 @@ def describe_advice(swaps: Swaps) -> str:
             f"{name_layers(layers)} with {count} landmarks"
             for count, layers in sorted(layers_of_count.items())
         ]
-        exchanged = EXCHANGED.format(
-            needs="; ".join(needs),
-            max_loss="half a point" if is_rate(swaps.metric) else MAX_LOSS_ALONE,
+        together = TOGETHER.format(
             metric=swaps.metric,
             num_examples=advice.num_examples,
             exact=format_metric(swaps.metric, advice.exact),
             difference=format_with_noise(swaps.metric, advice.together),
+        )
+        paragraph = UNCONFIRMED if _is_large_loss(advice.together) else EXCHANGED
+        exchanged = paragraph.format(
+            needs="; ".join(needs),
+            max_loss=max_loss,
+            together=together,
             setting=by_layer_setting(advice.landmarks),
         )
         paragraphs.append(exchanged)
     if kept:
         most = swaps.table["num_landmarks"].max()
         paragraphs.append(KEPT.format(layers=name_layers(kept), most=most))
-        if _is_within_noise(swaps, kept):
-            paragraphs.append(UNSURE.format(num_examples=swaps.num_examples))
+    noise_of_layer = _noise_of_unsure_layers(swaps)
+    if noise_of_layer:
+        noise = max(noise_of_layer.values())
+        num_needed = swaps.num_examples * (noise / MAX_LOSS_ALONE) ** 2
+        unsure = UNSURE.format(
+            num_examples=swaps.num_examples,
+            max_loss=max_loss,
+            layers=name_layers(list(noise_of_layer)),
+            noise=_format_noise(swaps.metric, noise),
+            num_needed=int(float(f"{num_needed:.2g}")),
+        )
+        paragraphs.append(unsure)
     if advice.floor is not None and advice.exact <= advice.floor:
         floor = format_metric(swaps.metric, advice.floor)
         paragraphs.append(NOT_ABOVE_FLOOR.format(floor=floor))
     return "\n".join(paragraphs)
 
 
-def _is_within_noise(swaps: Swaps, layers: Sequence[int]) -> bool:
-    """Whether a layer's loss alone may be small enough, with the most landmarks."""
-    alone = swaps.rows(ONE_LAYER)
-    alone = alone[alone["num_landmarks"] == alone["num_landmarks"].max()]
-    alone = alone[alone["layers"].isin([str(layer) for layer in layers])]
-    return bool((alone["difference"] + alone["noise"] >= -MAX_LOSS_ALONE).any())
+def _is_large_loss(difference: Difference) -> bool:
+    """Whether a loss is beyond its noise, and beyond what one layer may lose."""
+    return difference.difference < -max(difference.noise, MAX_LOSS_ALONE)
+
+
+def _noise_of_unsure_layers(swaps: Swaps) -> dict[int, float]:
+    """The noise of each layer for which chance may have decided.
+
+    Its noise alone is over MAX_LOSS_ALONE, and this lies within it. An exchanged layer
+    is judged with the landmarks that were chosen for it, one that is kept with the
+    most.
+    """
+    alone = swaps.rows(ONE_LAYER).set_index(["layers", "num_landmarks"])
+    most = swaps.table["num_landmarks"].max()
+    noise_of_layer = {}
+    for layer, count in enumerate(swaps.advice.landmarks):
+        row = alone.loc[(f"{layer}", most if count == EXACT else count)]
+        distance = abs(row["difference"] + MAX_LOSS_ALONE)
+        if row["noise"] > MAX_LOSS_ALONE and row["noise"] >= distance:
+            noise_of_layer[layer] = float(row["noise"])
+    return noise_of_layer
 
 
 def by_layer_setting(landmarks: Sequence[int]) -> str:
@@ -164,4 +204,10 @@ def format_with_noise(metric: str, difference: Difference) -> str:
     """Returns a difference with its noise, as in "-1.25 ± 0.40"; rates in points."""
     scale, digits = (100, 2) if is_rate(metric) else (1, 4)
     change = scale * difference.difference
-    return f"{change:+.{digits}f} ± {scale * difference.noise:.{digits}f}"
+    noise = _format_noise(metric, difference.noise)
+    return f"{change:+.{digits}f} ± {noise}"
+
+
+def _format_noise(metric: str, noise: float) -> str:
+    """The noise in the unit of the differences: rates in points."""
+    return f"{100 * noise:.2f}" if is_rate(metric) else f"{noise:.4f}"

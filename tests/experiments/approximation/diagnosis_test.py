@@ -128,15 +128,43 @@ def test_the_advice_names_the_least_number_that_is_enough_for_a_layer(diagnosis)
     }
     index = pd.MultiIndex.from_tuples(limits, names=["layer", "head", "num_landmarks"])
     table = pd.DataFrame({"limited_by": list(limits.values())}, index=index)
+    table["nystrom"] = 0.5
     assert advise(table).splitlines() == [
         "With 8 landmarks layer 1 can have Nyström attention: no head has an error "
         "over 0.1.",
         "With 16 landmarks layer 0 can have Nyström attention: no head has an error "
         "over 0.1.",
         "Of layer 2 16 landmarks are not enough (head 0 by its rank, head 1 has no "
-        "error to judge): try more, or keep exact attention there.",
+        "error to judge), and the error does not fall with their number: keep exact "
+        "attention there.",
     ]
     assert diagnosis.advice == advise(diagnosis.table)
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_advised"),
+    [
+        ([(0.9, 0.05), (0.5, 0.09)], True),  # The other head is able with both.
+        ([(0.9, 0.05), (0.9, 0.04)], False),
+        ([(0.9, 0.5), (0.5, 0.7)], False),
+        ([(0.5, 0.5), (1.5, 0.4), (0.6, 0.3)], False),
+        ([(0.9, 0.5)], True),
+        ([(0.9, np.nan)], False),
+    ],
+)
+def test_more_landmarks_are_advised_only_where_errors_fall(errors, is_advised):
+    """Two heads, whose errors are given for 8, 16 and 32 landmarks."""
+    rows = [
+        {"layer": 0, "head": head, "num_landmarks": count, "nystrom": error}
+        for count, errors_of_heads in zip((8, 16, 32), errors, strict=False)
+        for head, error in enumerate(errors_of_heads)
+    ]
+    table = pd.DataFrame(rows)
+    table["limited_by"] = np.where(table["nystrom"] <= 0.1, "", "rank")
+    table.loc[table["nystrom"].isna(), "limited_by"] = "undefined"
+    advice = advise(table.set_index(["layer", "head", "num_landmarks"]))
+    assert ("try more" in advice) == is_advised
+    assert "keep exact attention there." in advice
 
 
 def test_a_diagnosis_is_written_as_a_page(diagnosis, tmp_path):

@@ -6,11 +6,13 @@ import pytest
 
 from lra_tasks.split import Split
 from nystromformer.errors import ConfigError
-from nystromformer.experiments.approximation import columns, study
+from nystromformer.experiments.approximation import columns, study, study_page
 from nystromformer.experiments.approximation.study_page import (
+    describe_study,
     table_of_causes,
     write_study,
 )
+from nystromformer.experiments.recorded_layers import AttentionInputs
 from tests.small import untrained
 
 
@@ -51,6 +53,39 @@ def test_write_study_measures_the_longest_examples(
     monkeypatch.setattr(study, "measure_all", check_and_stop)
     with pytest.raises(MeasuredError):
         write_study(run, tmp_path, examples=2, landmarks=[4, 2], data_dir="moved")
+
+
+@pytest.mark.parametrize(
+    ("arg", "by_layer", "attentions"),
+    [
+        ("nystrom,quick", None, "nystrom"),
+        ("softmax,quick", "1=nystrom", "nystrom and softmax"),
+    ],
+)
+def test_a_run_without_exact_attention_is_told_what_is_left_out(
+    tmp_path, monkeypatch, capsys, arg, by_layer, attentions
+):
+    run = untrained(arg, model__num_layers=2, attention__by_layer=by_layer)
+    left_out = (
+        "What an exchange costs is left out: it is measured on a run with exact "
+        f"attention (softmax) in every layer, and this one has {attentions}.\n"
+    )
+
+    class RecordedError(Exception):
+        """The study has come to its inputs."""
+
+    def stop(*_):
+        raise RecordedError
+
+    monkeypatch.setattr(study_page, "record_longest", stop)
+    for swap_examples, expected in ((500, left_out), (0, "")):
+        with pytest.raises(RecordedError):
+            write_study(run, tmp_path, examples=1, swap_examples=swap_examples)
+        assert capsys.readouterr().out == expected
+
+    layer = AttentionInputs(None, None, None, mask=np.ones((1, 4), bool))
+    page = describe_study(study.Study(run, [layer], [2], {}, pd.DataFrame()))
+    assert left_out in page
 
 
 def test_table_of_causes_has_errors_spreads_and_what_limits():

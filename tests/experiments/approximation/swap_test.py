@@ -108,9 +108,10 @@ def test_layers_and_kinds_differ_and_enough_landmarks_are_exact(run, meters, spl
         assert loss(kind, 20, 20) == pytest.approx(exact, rel=1e-5)
 
 
-def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch):
+def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch, capsys):
     monkeypatch.setattr(swap, "SwapMeter", lambda run, counts, kind: meters[kind])
     swaps = swap.measure_swaps(run, COUNTS, num_examples=10)
+    assert ": 16 measurements on 10 examples…" in capsys.readouterr().out
     assert swaps.num_examples == 10
     assert swaps.advice.num_examples == 9
     assert swaps.exact.keys() == {"accuracy", "denoising_accuracy"}
@@ -189,6 +190,16 @@ def test_each_layer_needs_the_least_number_that_loses_little():
         }
     )
     assert swap.landmarks_needed(table, num_layers=3) == (64, 16, EXACT)
+
+
+def test_a_loss_of_just_half_a_point_is_at_most_half_a_point():
+    exact, swapped = [
+        ExampleSums((np.arange(400) < num_right).astype(float), np.ones(400))
+        for num_right in (247, 245)
+    ]
+    difference, _ = swap._difference(swapped, exact, higher_is_better=True)
+    table = rows_of_one_layer({(0, 16): difference})
+    assert swap.landmarks_needed(table, num_layers=1) == (16,)
 
 
 @pytest.mark.parametrize(
