@@ -125,10 +125,8 @@ def nystrom_factors(
       all keys are excluded.
     """
     if num_landmarks >= min(len(query), len(key)):
-        # Where the mask is False queries may be NaN, and rows of B are for all queries.
         query_mask, _ = _find_query_mask(query_mask, mask, query, key)
-        query = zero_masked(query, query_mask)
-        return _exact_factors(query, key, mask, num_landmarks)
+        return _exact_factors(query, key, mask, query_mask, num_landmarks)
 
     f, a, b = nystrom_kernels(
         query,
@@ -158,7 +156,11 @@ def nystrom_factors(
 
 
 def _exact_factors(
-    query: jax.Array, key: jax.Array, mask: jax.Array | None, num_landmarks: int
+    query: jax.Array,
+    key: jax.Array,
+    mask: jax.Array | None,
+    query_mask: jax.Array | None,
+    num_landmarks: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """F, Z and B for M ≥ T or M ≥ S: one is the exact matrix, the others identities."""
     matrix = softmax_matrix(query, key, mask)
@@ -167,6 +169,10 @@ def _exact_factors(
     if num_landmarks >= num_keys:
         f = jnp.pad(matrix, ((0, 0), (0, num_landmarks - num_keys)))
         return f, identity, identity[:, :num_keys]
+    if query_mask is not None:
+        # A query that does not count may be NaN, and 0 · NaN would reach all rows.
+        may_stay = query_mask[:, None] | jnp.isfinite(matrix)
+        matrix = jnp.where(may_stay, matrix, 0)
     b = jnp.pad(matrix, ((0, num_landmarks - num_queries), (0, 0)))
     return identity[:num_queries], identity, b
 

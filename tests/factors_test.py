@@ -142,15 +142,20 @@ def test_factors_and_rows_are_of_cross_attention_where_lengths_are_equal(
     assert relative_error(rows, matrix[[54, 3]]) <= TOLERANCE["float64"]
 
 
-def test_factors_of_few_queries_keep_one_that_does_not_count_apart():
-    """A query that is NaN has no part in the rows of others."""
+@pytest.mark.parametrize("num_keys", [3, S])
+def test_factors_of_few_queries_have_exact_rows_of_all_of_them(num_keys):
+    """Also of one that does not count; if it is NaN, it has no part in the others."""
     counts = np.array([True, False, True])
     query = np.float32(normal(0, 3, H))
-    key = np.float32(normal(1, S, H))
-    expected = factors.softmax_matrix(query, key)[counts]
+    key = np.float32(normal(1, num_keys, H))
+    expected = factors.softmax_matrix(query, key)
+    options = {"query_mask": counts, "num_landmarks": M}
+    f, z, b = factors.nystrom_factors(query, key, **options)
+    assert relative_error(f @ z @ b, expected) <= TOLERANCE["float32"]
+
     query = np.where(counts[:, None], query, np.nan)
-    f, z, b = factors.nystrom_factors(query, key, query_mask=counts, num_landmarks=M)
-    assert relative_error((f @ z @ b)[counts], expected) <= TOLERANCE["float32"]
+    f, z, b = factors.nystrom_factors(query, key, **options)
+    assert relative_error((f @ z @ b)[counts], expected[counts]) <= TOLERANCE["float32"]
 
 
 def test_nystrom_rows_form_no_matrix():

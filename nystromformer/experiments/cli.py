@@ -1,5 +1,6 @@
 """The process of a command: its flags, signals, errors in one line, and the cache."""
 
+import contextlib
 import grp
 import os
 import pwd
@@ -181,8 +182,10 @@ class StopFlag:
                 "it at once"
             )
             # The signal may have come while Python writes to a stream, which would
-            # refuse another text. A progress bar may stand in the line.
-            os.write(2, f"\n{line}\n".encode())
+            # refuse another text. A progress bar may stand in the line. Whoever read
+            # the stream may be gone, as `tee` is after Ctrl-C.
+            with contextlib.suppress(OSError):
+                os.write(2, f"\n{line}\n".encode())
         if signum == signal.SIGINT:
             signal.signal(signum, self._previous_handlers[signum])
 

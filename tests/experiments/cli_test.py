@@ -225,6 +225,17 @@ def test_stop_flag_is_the_first_signal_and_handlers_come_back(signum, capfd):
     assert [signal.getsignal(x) for x in SIGNALS] == before
 
 
+def test_stop_flag_is_set_where_nobody_reads_what_it_says(monkeypatch):
+    """As in `train.py 2>&1 | tee log`, where Ctrl-C ends tee, too."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda _, line: write(writer, line))
+    with StopFlag() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signum == signal.SIGTERM
+
+
 def test_stop_flag_leaves_the_handlers_alone_outside_the_main_thread():
     before = [signal.getsignal(x) for x in SIGNALS]
     signums = []
