@@ -135,6 +135,7 @@ def test_with_num_steps_counts_whole_batches():
     experiment = Experiment(config)
     # 43 examples are 5 batches an epoch.
     assert experiment.with_num_steps(43).config.train.num_steps == 12
+    assert experiment.config.train.num_steps == 0  # It is that of all sizes.
     with pytest.raises(ConfigError, match="batch_size=8 is over the 7 training"):
         experiment.with_num_steps(7)
 
