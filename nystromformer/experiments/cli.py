@@ -60,6 +60,7 @@ def run(
     """
     _replace_unknown_letters()
     _name_user()
+    sys.unraisablehook = _report_unraisable
     # A module of --load may make JAX start XLA, which reads its flags only once.
     turn_off_cpu_fusions()
     flags.DEFINE_multi_string("load", [], "module, or path of its file, to import")
@@ -82,9 +83,18 @@ def run(
         try:
             load_modules(flags.FLAGS.load)
             main(*main_arguments)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            _end_without_reader(error)
         except Interrupted as interruption:
             print(f"{interruption}; saved. Run the same command again to resume.")
             sys.exit(128 + interruption.signum)
+        except CheckpointError as error:
+            _print_error(str(error))
+            # At the end of Python the reads that orbax has given up would each print
+            # a traceback, as in `_report_unraisable`, which is no longer there then.
+            sys.stdout.flush()
+            os._exit(2)
         except USER_ERRORS as error:
             fail(str(error))
 
@@ -208,8 +218,23 @@ def local_folder(text: str | None) -> Path:
 
 def fail(message: str) -> NoReturn:
     """Prints the message in one line and ends the process with status 2."""
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    _print_error(message)
     sys.exit(2)
+
+
+def _end_without_reader(error: BrokenPipeError) -> NoReturn:
+    """Ends as SIGPIPE does if nobody reads the output, as behind `| head`."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    fail(str(error))  # of a different pipe
+
+
+def _print_error(message: str) -> None:
+    print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
 
 
 def _read_flag_files(words: list[str]) -> list[str]:
@@ -226,14 +251,22 @@ def _parse_flags(argv: list[str]) -> list[str]:
         return flags.FLAGS(argv)
     except flags.Error as error:
         # absl names a flag that has not been given, too, and says what it is not: None.
-        message = re.sub(r"^flag --\w+=None: ", "", str(error))
-        missing = MISSING_FLAG.fullmatch(message)
-        if missing:
-            name = missing[1]
-            message = f"give --{name}, {flags.FLAGS[name].help}"
-        fail(message)
+        missing = MISSING_FLAG.findall(str(error))
+        lines = [f"give --{name}, {flags.FLAGS[name].help}" for name in missing]
+        fail("; ".join(lines) or str(error))
     except SystemExit:
         sys.exit(0)  # absl has shown the help, and would end with 1
+
+
+def _report_unraisable(unraisable: Any) -> None:
+    """Shows an error that no caller can catch, but for one that says nothing new.
+
+    Where a file of weights is damaged, orbax closes its event loop at the first error.
+    The threads of tensorstore still send it theirs, each with a traceback that would
+    hide our line.
+    """
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
 
 
 def _replace_unknown_letters() -> None:
