@@ -225,7 +225,7 @@ def fail(message: str) -> NoReturn:
 def _end_without_reader(error: BrokenPipeError) -> NoReturn:
     """Ends as SIGPIPE does if nobody reads the output, as behind `| head`."""
     try:
-        sys.stdout.flush()
+        print(flush=True)
     except BrokenPipeError:
         # Python flushes once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -160,7 +160,7 @@ def test_run_ends_without_a_word_where_nobody_reads_on(run_main, count):
     before = """
 read_end, write_end = os.pipe()
 os.close(read_end)
-os.dup2(write_end, 1)
+sys.stdout = open(write_end, 'w')
 """
     done = run_main(f"for _ in range({count}): print('a line')", before=before)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
