@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from logging import CRITICAL, getLogger
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -60,7 +61,7 @@ def run(
     """
     _replace_unknown_letters()
     _name_user()
-    sys.unraisablehook = _report_unraisable
+    _hide_errors_of_reads()
     # A module of --load may make JAX start XLA, which reads its flags only once.
     turn_off_cpu_fusions()
     flags.DEFINE_multi_string("load", [], "module, or path of its file, to import")
@@ -91,8 +92,7 @@ def run(
             sys.exit(128 + interruption.signum)
         except CheckpointError as error:
             _print_error(str(error))
-            # At the end of Python the reads that orbax has given up would each print
-            # a traceback, as in `_report_unraisable`, which is no longer there then.
+            # Python's end takes away `_hide_errors_of_reads`, and some reads are late.
             sys.stdout.flush()
             os._exit(2)
         except USER_ERRORS as error:
@@ -258,15 +258,20 @@ def _parse_flags(argv: list[str]) -> list[str]:
         sys.exit(0)  # absl has shown the help, and would end with 1
 
 
-def _report_unraisable(unraisable: Any) -> None:
-    """Shows an error that no caller can catch, but for one that says nothing new.
+def _hide_errors_of_reads() -> None:
+    """Hides what says nothing new where a file of weights is damaged.
 
-    Where a file of weights is damaged, orbax closes its event loop at the first error.
-    The threads of tensorstore still send it theirs, each with a traceback that would
-    hide our line.
+    Of all arrays that orbax reads at once the first error is raised, and becomes our
+    line. Of each other array there would be a traceback above it: asyncio logs the
+    error that nobody asked for, and the threads of tensorstore find a closed loop.
     """
-    if str(unraisable.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(unraisable)
+    getLogger("asyncio").setLevel(CRITICAL)
+
+    def report(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            sys.__unraisablehook__(unraisable)
+
+    sys.unraisablehook = report
 
 
 def _replace_unknown_letters() -> None:

@@ -45,11 +45,17 @@ def run_main(commands, tmp_path):
     return run_main
 
 
-# What becomes of the other reads of a checkpoint of which one has failed.
-LATE = """
-class Late:
+# Of the reads of a damaged checkpoint one fails first, and the others fail later.
+READS = """
+import atexit, logging
+class Read:
     def __del__(self):
         raise RuntimeError('Event loop is closed')
+def read_damaged_file():
+    Read()
+    logging.getLogger('asyncio').error('Task exception was never retrieved')
+    atexit.register(print, 'Traceback', file=sys.stderr)
+    raise CheckpointError('damaged')
 """
 
 
@@ -59,11 +65,11 @@ class Late:
         ("raise ConfigError('two\\nlines')", 2, "error: two lines\n"),
         ("open('/no/such')", 2, "error: [Errno 2] No such file or d"),
         ("raise Interrupted(signal.SIGTERM, 3)", 143, ""),
-        ("Late(); raise CheckpointError('damaged')", 2, "error: damaged\n"),
+        ("read_damaged_file()", 2, "error: damaged\n"),
     ],
 )
 def test_run_ends_in_one_line_and_a_status(run_main, body, status, message):
-    done = run_main(body, before=LATE)
+    done = run_main(body, before=READS)
     assert done.returncode == status
     assert done.stderr.startswith(message)
     num_lines = 1 if message else 0

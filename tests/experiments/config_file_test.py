@@ -74,7 +74,11 @@ def test_another_objective_drops_the_options_of_the_file():
         ("/no/such.py", {}, "^there is no config file /no/such.py; .* configs/glue.py"),
         (f"{ROOT}/README.md", {}, "^there is no config file .*/README.md; configs are"),
         (f"{ROOT}/configs/x.py", {}, "no config file .*/x.py; configs are .*glue.py"),
-        (f"{LISTOPS}:nystrm", {}, "^unknown attention or preset 'nystrm'; presets are paper, "),
+        (
+            f"{LISTOPS}:nystrm",
+            {},
+            "^unknown attention or preset 'nystrm'; presets are paper, ",
+        ),
         (LISTOPS, {"train.num_steps": "1.5"}, "num_steps=1.5: must be an integer$"),
         (LISTOPS, {"model.dropout_rate": "a"}, "dropout_rate=a: must be a number$"),
         ("listops", {}, "^there is no config file listops: name configs/listops.py$"),

@@ -1,9 +1,9 @@
 """The records of runs: read from workdirs and reports, written by reports.
 
 A record is what a run has left behind: {"run": its name, "config": config.json,
-"result": result.json or None, "curve": the lines of metrics.jsonl}, and of a run that has failed
-"failed": why. A report keeps the records of its runs in two files, of which git shows what changes, and which
-`pandas.read_json(file, lines=True)` reads.
+"result": result.json or None, "curve": the lines of metrics.jsonl}, and "failed": why,
+if it has failed. A report keeps the records of its runs in two files, of which git
+shows what changes, and which `pandas.read_json(file, lines=True)` reads.
 """
 
 import json

@@ -91,7 +91,9 @@ def count_finished(frame: pd.DataFrame) -> str:
     if failed.empty:
         return text
     first = failed.iloc[0]
-    return f"{text}, {len(failed)} failed; {first['run']}: {first['failed'].rstrip('.')}"
+    return (
+        f"{text}, {len(failed)} failed; {first['run']}: {first['failed'].rstrip('.')}"
+    )
 
 
 def _list_rows(record: Record) -> list[dict[str, Any]]:
