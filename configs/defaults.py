@@ -155,9 +155,11 @@ def _parse_words(arg: str) -> tuple[str, list[str]]:
 def _preset(name: str, presets: Mapping[str, Settings], is_quick: bool) -> Settings:
     """The settings of a preset, beside `quick` or not."""
     if name not in presets:
-        names = [*ATTENTIONS, "paper", *presets]
-        single_names = ", ".join(name for name in names if "," not in name)
-        raise ValueError(f"unknown attention or preset {name!r}; known: {single_names}")
+        names = ["paper", *(name for name in presets if "," not in name)]
+        raise ValueError(
+            f"unknown attention or preset {name!r}; presets are {', '.join(names)}; "
+            f"attentions are {', '.join(ATTENTIONS)}"
+        )
     if is_quick and f"quick,{name}" in presets:
         return presets[f"quick,{name}"]
     return presets[name]

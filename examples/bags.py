@@ -701,6 +701,8 @@ def read_new_bag(path: Path, workdir: epath.Path, out: str) -> None:
             f"{path} has vectors of {features.shape[1]} numbers, and the run in "
             f"{workdir} takes {config['input_dim']}"
         )
+    # Only then is it known that they can be written.
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
     model = load_model(workdir, config)
     probabilities = classify(model, features)
     order = np.argsort(-probabilities)

@@ -158,9 +158,11 @@ def check_length(name: str, num_tokens: int, max_length: int) -> None:
     Raises:
       DataError: if there are none or too many.
     """
-    if not 0 < num_tokens <= max_length:
+    if not num_tokens:
+        raise DataError(f"{name} is empty: give it 1 to max_length={max_length} tokens")
+    if num_tokens > max_length:
         raise DataError(
-            f"{name}: {num_tokens:,} tokens are not from 1 to max_length={max_length}"
+            f"{name}: {num_tokens:,} tokens are more than max_length={max_length}"
         )
 
 

@@ -278,7 +278,10 @@ class Task:
           DataError: if the task's inputs are not text, or a text is not one of them.
         """
         if self.vocabulary is None:
-            raise DataError(f"{self.name}: its inputs are not made from text")
+            raise DataError(
+                f"{self.name}: its inputs are not made from text: in Python give their "
+                "ids, run.predict(inputs, lengths)"
+            )
         return self.vocabulary.rows(to_tuples(texts), self.max_length)
 
     def with_more_room(self) -> Self:

@@ -32,7 +32,7 @@ def main() -> None:
     texts = [f"{name} {format_metric(name, value)}" for name, value in metrics.items()]
     progress = "unfinished run"
     if run.result:
-        progress = f"finished run, step {run.result['best_step']:,}"
+        progress = f"finished run, weights of step {run.result['best_step']:,}"
     in_training = ""
     limit = run.config.train.max_eval_examples
     if limit is not None and limit < num_examples and _SPLIT.value != "train":

@@ -53,10 +53,6 @@ def main() -> None:
     check_classifies_texts(run)
     kind = _READS.value or KIND_OF_ENDING.get(Path(_INPUT.value).suffix, "lines")
     examples = read_examples(kind, run.task)
-    num_empty = sum(not "".join(texts).strip() for texts in examples)
-    if num_empty:
-        note(f"{num_empty:,} of {len(examples):,} texts are empty")
-
     kind_of_output = _WRITES.value or ("jsonl" if kind == "jsonl" else "csv")
     write_prediction(predict(run, examples), kind_of_output)
 
@@ -93,7 +89,10 @@ def read_examples(kind: str, task: Task) -> list[tuple[str, ...]]:
     try:
         content = read_input()
     except UnicodeDecodeError as error:
-        raise DataError(f"{name_input()} is not UTF-8 text ({error.reason})") from None
+        raise DataError(
+            f"{name_input()} is not UTF-8 text ({error.reason}): save the texts as "
+            "UTF-8; for pictures, --input is a file of their paths, one a line"
+        ) from None
     if kind == "lines" and _READS.value is None:
         check_is_lines(content, columns[0])
     return [tuple(texts) for texts in READERS[kind](content, columns)]
@@ -177,7 +176,10 @@ READERS = {"csv": read_csv, "jsonl": read_jsonl, "lines": read_lines}
 
 
 def predict(run: TrainedRun, examples: Sequence[tuple[str, ...]]) -> Prediction | None:
-    """Returns the classes of examples, None without any; notes how many were cut."""
+    """Returns the classes of examples, None without any.
+
+    It notes how many were empty or cut.
+    """
     if not examples:
         return None
     inputs: list[Any] = list(examples)
@@ -186,6 +188,9 @@ def predict(run: TrainedRun, examples: Sequence[tuple[str, ...]]) -> Prediction 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         prediction = run.predict(inputs)
+    num_empty = sum(not "".join(texts).strip() for texts in examples)
+    if num_empty:
+        note(f"{num_empty:,} of {len(examples):,} texts are empty")
     for warning in caught:
         note(str(warning.message))
     return prediction

@@ -30,7 +30,7 @@ _COMPARE_WITH = flags.DEFINE_list(
 
 
 def main(folders: list[str]) -> None:
-    """Writes the report, and prints how many runs are finished.
+    """Writes the report, and prints how many runs are finished or failed.
 
     Args:
       folders: workdirs, folders that contain workdirs, or earlier reports.

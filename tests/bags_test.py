@@ -67,16 +67,17 @@ def test_the_commands_of_the_page_make_train_and_read_bags(
     assert (tmp_path / "runs/bags/result.json").exists()
 
     assert re.match(
-        r"bag\.npz: (tumour|normal) 0\.\d{3}, (tumour|normal) ", printed_by(*read)
+        r"bag\.npz: (tumour|normal) 0\.\d{3}, (tumour|normal) ",
+        printed_by(*read, "--out=new/heat"),
     )
     with (
         np.load(tmp_path / "bags/new/bag.npz") as bag,
-        (tmp_path / "heat.csv").open() as f,
+        (tmp_path / "new/heat.csv").open() as f,
     ):
         lines = list(csv.DictReader(f))
         assert [float(line["x"]) for line in lines] == bag["coords"][:, 0].tolist()
     assert np.isfinite([float(line["weight"]) for line in lines]).all()
-    with PIL.Image.open(tmp_path / "heat.png") as picture:
+    with PIL.Image.open(tmp_path / "new/heat.png") as picture:
         assert picture.size == (720, 600)
 
     in_its_folder = Commands(tmp_path, commands.programs)

@@ -99,7 +99,9 @@ def test_smoke_is_a_run_of_a_few_steps_beside_any_preset(task):
 
 
 def test_make_config_names_an_unknown_word():
-    with pytest.raises(ValueError, match=r"'nystrm'; known: .*softmax.*paper.*quick"):
+    with pytest.raises(
+        ValueError, match=r"'nystrm'; presets are paper.*quick.*; attentions .*softmax"
+    ):
         resolve("text", "nystrm")
 
 

@@ -215,7 +215,7 @@ def test_load_pretrained_rejects_another_architecture(tmp_path):
 
 
 def test_load_pretrained_rejects_an_empty_folder(tmp_path):
-    with pytest.raises(PretrainedError, match="not as published: FileNotFound"):
+    with pytest.raises(PretrainedError, match=r"has no config\.json: name the folder"):
         load_pretrained(tmp_path)
 
 

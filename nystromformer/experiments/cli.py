@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from logging import CRITICAL, getLogger
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -61,6 +62,7 @@ def run(
     """
     _replace_unknown_letters()
     _name_user()
+    _hide_errors_of_reads()
     # A module of --load may make JAX start XLA, which reads its flags only once.
     turn_off_cpu_fusions()
     flags.DEFINE_multi_string("load", [], "module, or path of its file, to import")
@@ -83,9 +85,17 @@ def run(
         try:
             load_modules(flags.FLAGS.load)
             main(*main_arguments)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            _end_without_reader(error)
         except Interrupted as interruption:
             print(f"{interruption}; saved. Run the same command again to resume.")
             sys.exit(128 + interruption.signum)
+        except CheckpointError as error:
+            _print_error(str(error))
+            # Python's end takes away `_hide_errors_of_reads`, and some reads are late.
+            sys.stdout.flush()
+            os._exit(2)
         except USER_ERRORS as error:
             fail(str(error))
 
@@ -211,8 +221,23 @@ def local_folder(text: str | None) -> Path:
 
 def fail(message: str) -> NoReturn:
     """Prints the message in one line and ends the process with status 2."""
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    _print_error(message)
     sys.exit(2)
+
+
+def _end_without_reader(error: BrokenPipeError) -> NoReturn:
+    """Ends as SIGPIPE does if nobody reads the output, as behind `| head`."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    fail(str(error))  # of a different pipe
+
+
+def _print_error(message: str) -> None:
+    print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
 
 
 def _read_flag_files(words: list[str]) -> list[str]:
@@ -229,14 +254,27 @@ def _parse_flags(argv: list[str]) -> list[str]:
         return flags.FLAGS(argv)
     except flags.Error as error:
         # absl names a flag that has not been given, too, and says what it is not: None.
-        message = re.sub(r"^flag --\w+=None: ", "", str(error))
-        missing = MISSING_FLAG.fullmatch(message)
-        if missing:
-            name = missing[1]
-            message = f"give --{name}, {flags.FLAGS[name].help}"
-        fail(message)
+        missing = MISSING_FLAG.findall(str(error))
+        lines = [f"give --{name}, {flags.FLAGS[name].help}" for name in missing]
+        fail("; ".join(lines) or str(error))
     except SystemExit:
         sys.exit(0)  # absl has shown the help, and would end with 1
+
+
+def _hide_errors_of_reads() -> None:
+    """Hides what says nothing new where a file of weights is damaged.
+
+    Of all arrays that orbax reads at once the first error is raised, and becomes our
+    line. Of each other array there would be a traceback above it: asyncio logs the
+    error that nobody asked for, and the threads of tensorstore find a closed loop.
+    """
+    getLogger("asyncio").setLevel(CRITICAL)
+
+    def report(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            sys.__unraisablehook__(unraisable)
+
+    sys.unraisablehook = report
 
 
 def _replace_unknown_letters() -> None:

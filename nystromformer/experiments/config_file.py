@@ -38,7 +38,12 @@ class ValueOrNone(flags.ArgumentParser):
         self.parser = parser
 
     def parse(self, argument: Any) -> Any:
-        return None if argument == "None" else self.parser.parse(argument)
+        if argument == "None":
+            return None
+        try:
+            return self.parser.parse(argument)
+        except ValueError as error:
+            raise ValueError(f"must be {self.parser.syntactic_help}") from error
 
     def flag_type(self) -> str:
         return self.parser.flag_type()
@@ -140,6 +145,9 @@ def _run_file(file: str) -> ConfigDict:
     name, *words = file.split(":", 1)
     path = Path(name)
     if path.suffix != ".py" or not path.is_file():
+        meant = Path("configs", f"{path.stem}.py")
+        if meant.is_file():
+            raise ConfigError(f"there is no config file {path}: name {meant}")
         raise ConfigError(f"there is no config file {path}{_list_configs(path.parent)}")
     try:
         module = import_file(str(path), "config_file")

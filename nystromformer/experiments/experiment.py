@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from lra_tasks.errors import DataError
 from lra_tasks.task import Split, Task, get_task
 from nystromformer.config import Config, OpenGroup
 from nystromformer.encoder_config import EncoderConfig
@@ -54,6 +55,10 @@ class Experiment:
             self.graphdef, self.weight_shapes = split_shapes(self.make_model)
         except ConfigError:
             raise  # Its message says already what is wrong.
+        except DataError as error:
+            # Of an option that only now is needed; it begins with the option's name.
+            message = str(error).removeprefix(f"{self.task.name}: ")
+            raise ConfigError(f"config.task.{message}") from error
         except (ValueError, OverflowError) as error:
             raise ConfigError(f"config.model, config.attention: {error}") from error
 

@@ -123,6 +123,11 @@ def _read_settings(folder: Path) -> dict[str, Any]:
             f"no folder {folder}: download the weights, as by `hf download "
             "uw-madison/nystromformer-512 --local-dir FOLDER`, and name that folder"
         )
+    if not path.exists():
+        raise PretrainedError(
+            f"{folder} has no {CONFIG_FILE}: name the folder that the weights were "
+            "downloaded to, with all its files"
+        )
     try:
         settings = json.loads(path.read_bytes())
         model_type = settings["model_type"]

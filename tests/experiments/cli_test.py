@@ -22,7 +22,7 @@ from tests.commands import ROOT, SCRIPTS, refused
 PROGRAM = """
 import os, signal, sys
 from etils import epath
-from nystromformer.errors import ConfigError
+from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments import cli
 from nystromformer.errors import Interrupted
 def main(words=None):
@@ -45,16 +45,31 @@ def run_main(commands, tmp_path):
     return run_main
 
 
+# Of the reads of a damaged checkpoint one fails first, and the others fail later.
+READS = """
+import atexit, logging
+class Read:
+    def __del__(self):
+        raise RuntimeError('Event loop is closed')
+def read_damaged_file():
+    Read()
+    logging.getLogger('asyncio').error('Task exception was never retrieved')
+    atexit.register(print, 'Traceback', file=sys.stderr)
+    raise CheckpointError('damaged')
+"""
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
         ("raise ConfigError('two\\nlines')", 2, "error: two lines\n"),
         ("open('/no/such')", 2, "error: [Errno 2] No such file or d"),
         ("raise Interrupted(signal.SIGTERM, 3)", 143, ""),
+        ("read_damaged_file()", 2, "error: damaged\n"),
     ],
 )
 def test_run_ends_in_one_line_and_a_status(run_main, body, status, message):
-    done = run_main(body)
+    done = run_main(body, before=READS)
     assert done.returncode == status
     assert done.stderr.startswith(message)
     num_lines = 1 if message else 0
@@ -140,6 +155,21 @@ def test_run_says_what_a_flag_is_that_has_to_be_given(run_main):
     before = "from absl import flags; flags.DEFINE_string('out', None, 'a folder', "
     done = run_main("print('ran')", before=before + "required=True)")
     assert refused(done) == "error: give --out, a folder\n"
+    before += "required=True); " + before.replace("out", "run")
+    done = run_main("print('ran')", before=before + "required=True)")
+    assert refused(done) == "error: give --out, a folder; give --run, a folder\n"
+
+
+# Few lines are written when the command ends, many while it prints.
+@pytest.mark.parametrize("count", [1, 100_000])
+def test_run_ends_without_a_word_where_nobody_reads_on(run_main, count):
+    before = """
+read_end, write_end = os.pipe()
+os.close(read_end)
+sys.stdout = open(write_end, 'w')
+"""
+    done = run_main(f"for _ in range({count}): print('a line')", before=before)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")

@@ -57,6 +57,14 @@ def test_experiment_rejects_what_cannot_be_built(change, message):
         Experiment(make_config(**change))
 
 
+def test_experiment_names_the_key_of_a_folder_that_a_task_needs():
+    config = make_config("nystrom", "labelled_texts")
+    with pytest.raises(
+        ConfigError, match=r"^config\.task\.source_dir must name the fo"
+    ):
+        Experiment(config)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

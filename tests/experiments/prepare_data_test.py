@@ -73,7 +73,7 @@ BAD = [
     (["--task=text", TEXT], "give either --task or --config"),
     (["--task=txt"], "unknown task 'txt': one of listops, text, "),
     ([TEXT, "--config.task.sed=1"], 'Did you mean "seed" instead of "sed"'),
-    ([TEXT, "--config.task.seed=one"], "seed=one: invalid literal for int"),
+    ([TEXT, "--config.task.seed=one"], "seed=one: must be an integer"),
     ([TEXT, f"--config.task.source_dir={ROOT}"], "has neither aclImdb nor"),
     (["--task=labelled_texts"], "source_dir must name the folder that has train.csv"),
     (

@@ -134,8 +134,8 @@ def test_encode_and_decode_a_text():
     [
         ("k9", "'k9' is none of k0 to k8, v0 to v4, d0 to d2"),
         ("<pad>", "'<pad>' is none of"),
-        ("", "0 tokens are not from 1 to max_length=23"),
-        ("k0 " * 24, "24 tokens are not from 1"),
+        ("", "is empty: give it 1 to max_length=23 tokens"),
+        ("k0 " * 24, "24 tokens are more than max_length=23"),
     ],
 )
 def test_encode_refuses_what_is_no_text(text, message):

@@ -185,7 +185,7 @@ def test_texts_become_inputs_and_come_back(name, texts, decoded_texts):
 
 
 def test_encode_refuses_a_task_without_texts():
-    with pytest.raises(DataError, match="image: its inputs are not made from text"):
+    with pytest.raises(DataError, match=r"image: .* text: in Python give their ids"):
         get_task("image").encode(["a fine film"])
 
 

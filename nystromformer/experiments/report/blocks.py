@@ -15,7 +15,7 @@ from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import FIGURES, draw_figures
 from nystromformer.experiments.report.names import UNNAMED
 from nystromformer.experiments.report.records import Record
-from nystromformer.experiments.report.runs import make_frame
+from nystromformer.experiments.report.runs import count_finished, make_frame
 
 # What the notes below a table say, each where the table has what it is about.
 SCORES_NOTE = "Mean ± standard deviation over seeds; in brackets the number of seeds{}."
@@ -197,7 +197,7 @@ def describe(frame: pd.DataFrame) -> str:
     """
     runs = frame.drop_duplicates("run")
     finished = runs[runs["finished"]]
-    sentences = [f"{len(finished)} of {len(runs)} runs are finished."]
+    sentences = [f"{count_finished(frame)}."]
     shared = _find_shared_settings(runs)
     if shared:
         sentences.append(f"All have {', '.join(shared)}.")

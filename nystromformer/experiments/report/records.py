@@ -1,9 +1,9 @@
 """The records of runs: read from workdirs and reports, written by reports.
 
 A record is what a run has left behind: {"run": its name, "config": config.json,
-"result": result.json or None, "curve": the lines of metrics.jsonl}. A report keeps
-the records of its runs in two files, of which git shows what changes, and which
-`pandas.read_json(file, lines=True)` reads.
+"result": result.json or None, "curve": the lines of metrics.jsonl}, and "failed": why,
+if it has failed. A report keeps the records of its runs in two files, of which git
+shows what changes, and which `pandas.read_json(file, lines=True)` reads.
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import Any
 from nystromformer.errors import ConfigError
 from nystromformer.run_files import (
     CONFIG_FILE,
+    FAILURE_FILE,
     METRICS_FILE,
     PLAN_FILE,
     RESULT_FILE,
@@ -134,7 +135,11 @@ def _read_workdir(workdir: Path, name: str, config: Mapping[str, Any]) -> Record
         # A run that trains may be about to write the last line.
         *lines, _ = metrics_file.read_text().split("\n")
         curve = [json.loads(line) for line in lines]
-    return {"run": name, "config": config, "result": result, "curve": curve}
+    record = {"run": name, "config": config, "result": result, "curve": curve}
+    failure_file = workdir / FAILURE_FILE
+    if result is None and failure_file.exists():
+        record["failed"] = " ".join(failure_file.read_text("utf-8").split())
+    return record
 
 
 def write_records(records: Iterable[Record], folder: Path) -> None:

@@ -26,7 +26,7 @@ from nystromformer.experiments.report.records import (
     read_records,
     write_records,
 )
-from nystromformer.experiments.report.runs import make_frame
+from nystromformer.experiments.report.runs import count_finished, make_frame
 
 PAGE_FILE = "README.md"
 SCORES_FILE = "scores.csv"
@@ -84,7 +84,7 @@ def write_report(
         `tables.paired_table`.
 
     Returns:
-      A sentence: how many runs are finished, and where the page is.
+      A sentence: how many runs are finished or failed, and where the page is.
 
     Raises:
       ConfigError: if there is no run, if no run has an attention of `compare_with`, if
@@ -116,8 +116,7 @@ def write_report(
     page.write_text(text, "utf-8")
     by_row = frame.groupby(["task", "metric", "label"], sort=False)["score"]
     by_row.agg(["mean", "std", "count"]).to_csv(out / SCORES_FILE)
-    runs = frame.drop_duplicates("run")
-    return f"{runs['finished'].sum()} of {len(runs)} runs finished; see {page}"
+    return f"{count_finished(frame)}; see {page}"
 
 
 def _check_no_record_is_lost(records: Sequence[Record], out: Path) -> None:

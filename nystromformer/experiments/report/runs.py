@@ -57,6 +57,7 @@ def make_frame(records: Iterable[Record]) -> pd.DataFrame:
         score_sd: its binomial standard deviation, for shares of test examples.
         curve: the lines of metrics.jsonl; `step` is the last one's.
         finished: whether there is a result.
+        failed: why there will be none; None of any other run.
         device, commit: if the run was resumed elsewhere all of them, as "A, then B".
         column: the heading of the metric, as in "listops accuracy, %".
       and the parts of its name, as in `names.Name`.
@@ -82,6 +83,19 @@ def make_frame(records: Iterable[Record]) -> pd.DataFrame:
     )
 
 
+def count_finished(frame: pd.DataFrame) -> str:
+    """Says how many runs are finished, how many have failed, and why the first has."""
+    runs = frame.drop_duplicates("run")
+    text = f"{runs['finished'].sum()} of {len(runs)} runs are finished"
+    failed = runs[runs["failed"].notna()]
+    if failed.empty:
+        return text
+    first = failed.iloc[0]
+    return (
+        f"{text}, {len(failed)} failed; {first['run']}: {first['failed'].rstrip('.')}"
+    )
+
+
 def _list_rows(record: Record) -> list[dict[str, Any]]:
     """The rows of one run in the table, a row for each of its metrics."""
     config = record["config"]
@@ -103,6 +117,7 @@ def _list_rows(record: Record) -> list[dict[str, Any]]:
         "curve": curve,
         "step": curve[-1]["step"] if curve else 0,
         "finished": bool(result),
+        "failed": record.get("failed"),
     }
     other_floors = run.pop("other_floors", {})
     if not result:

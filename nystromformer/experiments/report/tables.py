@@ -127,7 +127,10 @@ def _add_floors(floors: Sequence[Floor], cells: dict[str, dict[str, str]]) -> li
 
 
 def _format_score(runs: pd.DataFrame) -> str:
-    """The cell of one row, as in "56.95 ± 0.31 (2 of 4; 0, 500 of 5,000 steps)"."""
+    """The cell of one row, as in "56.95 ± 0.31 (2 of 4; 0, 500 of 5,000 steps)".
+
+    Runs that have failed are counted: "— (0 of 2, 1 failed; 0, 20 of 5,000 steps)".
+    """
     unfinished = runs[~runs["finished"]]
     num_finished = len(runs) - len(unfinished)
     score = format_spread(runs["score"])
@@ -138,7 +141,11 @@ def _format_score(runs: pd.DataFrame) -> str:
     num_steps = unfinished["num_steps"].max()
     if num_steps:
         steps += f" of {num_steps:,}"
-    return f"{score} ({num_finished} of {len(runs)}; {steps} steps)"
+    count = f"{num_finished} of {len(runs)}"
+    num_failed = unfinished["failed"].notna().sum()
+    if num_failed:
+        count += f", {num_failed} failed"
+    return f"{score} ({count}; {steps} steps)"
 
 
 def _add_averages(frame: pd.DataFrame, cells: dict[str, dict[str, str]]) -> None:

@@ -33,7 +33,7 @@ def test_write_report_writes_a_page_tables_and_figures(three, tmp_path):
     three.add("softmax,quick")
     out = tmp_path / "out"
     done = write_report([three.folder], out)
-    assert done == f"3 of 4 runs finished; see {out}/README.md"
+    assert done == f"3 of 4 runs are finished; see {out}/README.md"
     numbers = pd.read_csv(out / "scores.csv").set_index("label")
     nystrom = numbers.loc["nystrom"]
     assert nystrom["mean"] == pytest.approx(51.5)
@@ -73,6 +73,22 @@ def test_write_report_of_runs_of_which_none_is_finished(runs, tmp_path):
     assert "| nystrom | — (0 of 1; 0 of 12,000 steps) |" in text
     # An empty table of costs would have this line.
     assert "|  |" not in text
+
+
+def test_write_report_counts_the_runs_that_have_failed_and_says_why(three, tmp_path):
+    for seed in (5, 6):
+        workdir = three.add("softmax,quick", seed=seed, steps=())
+        (workdir / "failed.txt").write_text("status 2: error: no data.")
+    three.add("softmax,quick", seed=7)
+    out = tmp_path / "out"
+    name = f"{three.folder.name}/03"
+    counts = f"3 of 6 runs are finished, 2 failed; {name}: status 2: error: no data"
+    assert write_report([three.folder], out) == f"{counts}; see {out}/README.md"
+    assert f"{counts}." in " ".join(read_page(out).split())
+    assert " (1 of 4, 2 failed; 0, 0, 100 of 12,000 steps) |" in read_page(out)
+    page = read_page(out)
+    write_report([out], out)  # from the records alone
+    assert read_page(out) == page
 
 
 def test_write_report_replaces_its_own_blocks_and_no_other_folder(three, tmp_path):
@@ -131,7 +147,7 @@ def test_fill_blocks_says_what_is_wrong_with_a_block(three, text, message):
 def test_report_command_writes_to_out_or_says_why_not(commands, three, tmp_path):
     done = commands.run("report.py", str(tmp_path / "runs"), f"--out={tmp_path}/out")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"3 of 3 runs finished; see {tmp_path}/out/README.md\n"
+    assert done.stdout == f"3 of 3 runs are finished; see {tmp_path}/out/README.md\n"
     done = commands.run("report.py", str(tmp_path / "none"), f"--out={tmp_path}/new")
     assert f"no runs in {tmp_path}/none: " in refused(done)
     assert not (tmp_path / "new").exists()

@@ -43,7 +43,7 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
     assert "stopped by SIGTERM at step" in (interrupted / "log.txt").read_text()
     assert not failed.exists()
     done = commands.run("report.py", str(folder), f"--out={tmp_path}/report")
-    assert done.stdout.startswith("0 of 2 runs finished"), done.stderr
+    assert done.stdout.startswith("0 of 2 runs are finished;"), done.stderr
 
     failed.mkdir()
     (failed / "failed.txt").write_text("status 2: error: no data")
