@@ -121,9 +121,14 @@ def check_values(changes: Mapping[str, Any], settings: Mapping[str, Any]) -> Non
       settings: those of the config file, by flat keys.
 
     Raises:
-      ConfigError: for a different key.
+      ConfigError: for a different key, and for a group of keys.
     """
     for key, value in changes.items():
+        if any(name.startswith(f"{key}.") for name in settings):
+            raise ConfigError(
+                f"--config.{key} is a group: change one of its keys, as in "
+                f"--config.{key}.KEY=VALUE"
+            )
         is_missing = isinstance(value, bool)
         if is_missing and not isinstance(settings.get(key, value), bool):
             raise ConfigError(f"--config.{key} needs a value: --config.{key}=VALUE")

@@ -83,6 +83,7 @@ def test_another_objective_drops_the_options_of_the_file():
         (LISTOPS, {"model.dropout_rate": "a"}, "dropout_rate=a: must be a number$"),
         ("listops", {}, "^there is no config file listops: name configs/listops.py$"),
         (LISTOPS, {"train.seed": None}, "seed must be int, got None"),
+        (LISTOPS, {"train": True}, "^--config.train is a group: change one of its"),
         (LISTOPS, {"train.seed": True}, "^--config.train.seed needs a value: "),
         (LISTOPS, {"task.data_dir": True}, "^--config.task.data_dir needs a value: "),
         (LISTOPS, {"model.remat": False}, "^--config.model.remat needs a value: "),
