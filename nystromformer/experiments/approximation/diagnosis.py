@@ -274,8 +274,11 @@ def advise(table: pd.DataFrame, tolerance: float = SMALL_ERROR) -> str:
             for head, limit in limit_of_head.items()
             if limit
         )
+        more = "more landmarks"
+        if (limit_of_head == columns.INVERSE).any():
+            more += ", more iterations by num_pinv_iters"
         what_follows = (
-            ": try more, or keep exact attention there."
+            f": try {more}, or keep exact attention there."
             if error_falls
             else ", and the error does not fall with their number: keep exact "
             "attention there."

@@ -68,7 +68,8 @@ matrices themselves, ‖Z − A⁺‖ / ‖A⁺‖.""",
 # Instead of what an exchange costs, of a run with any other attention.
 LEFT_OUT = """\
 What an exchange costs is left out: it is measured on a run with exact attention \
-(softmax) in every layer, and this one has {attentions}.\
+(softmax) in every layer, and this one has {attentions}. Train one with :softmax in \
+--config, or name its --workdir.\
 """
 TABLE = """\
 Medians over sequences and draws. × is the largest error of {num_draws} draws over the

@@ -63,7 +63,7 @@ class Advice(NamedTuple):
     num_examples: the number of examples of the test that were measured.
     exact: the metric of the model as it was trained, on these.
     together: the difference with all these numbers at once.
-    floor: what a fixed rule reaches on the test; None where the run does not know it.
+    floor: what a fixed rule reaches on the test, where the run itself is not above it.
     """
 
     landmarks: tuple[int, ...]
@@ -373,15 +373,22 @@ def _measure_advice(
         num_examples=len(examples.labels),
         exact=exact.mean(),
         together=_difference(swapped, exact, objective.higher_is_better),
-        floor=_best_floor(run),
+        floor=_floor_not_passed(run),
     )
 
 
-def _best_floor(run: TrainedRun) -> float | None:
-    """The highest floor of the run's metric; None if it has none, as a loss has."""
-    if run.result is None or not run.experiment.objective.higher_is_better:
+def _floor_not_passed(run: TrainedRun) -> float | None:
+    """The highest floor of the run's metric, unless its test score is above it.
+
+    None also where it is not known, and where it has none, as a loss has.
+    """
+    objective = run.experiment.objective
+    if run.result is None or not objective.higher_is_better:
         return None
-    return max(run.result["floors"].values(), default=None)
+    floor = max(run.result["floors"].values(), default=None)
+    if floor is None or run.result[f"test_{objective.select}"] > floor:
+        return None
+    return floor
 
 
 def _draw_examples(

@@ -45,8 +45,8 @@ known to ± {noise} at worst. About {num_needed:,} of validation would, if it ha
 many: the noise falls with the root of --swap_examples.
 """
 NOT_ABOVE_FLOOR = """\
-**The model is not above its floor**, {floor}: it has learned little, and an exchange \
-that costs nothing says nothing.
+**The model is not above its floor**, {floor} of the test: it has learned little, and \
+an exchange that costs nothing says nothing.
 """
 
 
@@ -128,6 +128,9 @@ def describe_advice(swaps: Swaps) -> str:
     max_loss = "half a point" if is_rate(swaps.metric) else f"{MAX_LOSS_ALONE}"
 
     paragraphs = []
+    if advice.floor is not None:
+        floor = format_metric(swaps.metric, advice.floor)
+        paragraphs.append(NOT_ABOVE_FLOOR.format(floor=floor))
     if layers_of_count:
         needs = [
             f"{name_layers(layers)} with {count} landmarks"
@@ -162,9 +165,6 @@ def describe_advice(swaps: Swaps) -> str:
             num_needed=int(float(f"{num_needed:.2g}")),
         )
         paragraphs.append(unsure)
-    if advice.floor is not None and advice.exact <= advice.floor:
-        floor = format_metric(swaps.metric, advice.floor)
-        paragraphs.append(NOT_ABOVE_FLOOR.format(floor=floor))
     return "\n".join(paragraphs)
 
 

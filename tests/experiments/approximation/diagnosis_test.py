@@ -165,6 +165,15 @@ def test_more_landmarks_are_advised_only_where_errors_fall(errors, is_advised):
     advice = advise(table.set_index(["layer", "head", "num_landmarks"]))
     assert ("try more" in advice) == is_advised
     assert "keep exact attention there." in advice
+    assert "num_pinv_iters" not in advice
+
+
+def test_more_iterations_are_advised_where_the_inverse_is_the_limit():
+    index = pd.MultiIndex.from_tuples(
+        [(0, 0, 16)], names=["layer", "head", "num_landmarks"]
+    )
+    table = pd.DataFrame({"nystrom": 0.9, "limited_by": "inverse"}, index=index)
+    assert "try more landmarks, more iterations by num_pinv_iters, or" in advise(table)
 
 
 def test_a_diagnosis_is_written_as_a_page(diagnosis, tmp_path):

@@ -68,7 +68,8 @@ def test_a_run_without_exact_attention_is_told_what_is_left_out(
     run = untrained(arg, model__num_layers=2, attention__by_layer=by_layer)
     left_out = (
         "What an exchange costs is left out: it is measured on a run with exact "
-        f"attention (softmax) in every layer, and this one has {attentions}.\n"
+        f"attention (softmax) in every layer, and this one has {attentions}. "
+        "Train one with :softmax in --config, or name its --workdir.\n"
     )
 
     class RecordedError(Exception):

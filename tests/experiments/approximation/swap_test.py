@@ -213,3 +213,18 @@ def test_a_loss_of_just_half_a_point_is_at_most_half_a_point():
 def test_only_exact_attention_is_exchanged(arg, by_layer, is_exact):
     run = untrained(arg, **SETTINGS, attention__by_layer=by_layer)
     assert swap.has_exact_attention(run) == is_exact
+
+
+@pytest.mark.parametrize(
+    ("result", "floor"),
+    [
+        ({"floors": {"rule": 0.3}, "test_accuracy": 0.3}, 0.3),
+        ({"floors": {"rule": 0.3, "other": 0.1}, "test_accuracy": 0.31}, None),
+        ({"floors": {}, "test_accuracy": 0.1}, None),
+        (None, None),
+    ],
+)
+def test_a_floor_is_named_that_the_whole_test_does_not_pass(run, result, floor):
+    """The drawn examples may be above it by luck."""
+    tested = TrainedRun(run.experiment, run.weights, result)
+    assert swap._floor_not_passed(tested) == floor
