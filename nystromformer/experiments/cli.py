@@ -256,7 +256,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
         # absl names a flag that has not been given, too, and says what it is not: None.
         missing = MISSING_FLAG.findall(str(error))
         lines = [f"give --{name}, {flags.FLAGS[name].help}" for name in missing]
-        fail("; ".join(lines) or str(error))
+        fail("; ".join(lines) or re.sub(r"^flag --\w+=None: ", "", str(error)))
     except SystemExit:
         sys.exit(0)  # absl has shown the help, and would end with 1
 

@@ -165,7 +165,7 @@ BAD = {
         "attention.by_layer=2=softmax",
     ): "listops.py: .*no layer 2 .*the 2 layers are 0 t",
     ("attention.num_landmark=4",): r"no run has .*landmark; known: attention\.num_land",
-    ("train.batch_size=many",): "listops.py: .*invalid literal for int",
+    ("train.batch_size=many",): "listops.py: .*must be an integer",
     ("train.batch_size=0",): "batch_size",
     ("attention.num_landmarks=4,0",): "num_landmarks",
     ("train.num_epochs=2.0",): "give config.train.num_steps or num_epochs, 0 for",
