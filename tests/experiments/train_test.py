@@ -215,7 +215,7 @@ BAD = {
     "--config.task.name=listopps": "unknown task 'listopps'",
     "--config.train.num_step=1": 'Did you mean "num_steps" instead of "num_step"',
     "--config.train.colour=1": "no such key in the config: 'colour'",
-    "--config.train.num_steps=many": "num_steps=many: invalid literal for int",
+    "--config.train.num_steps=many": "num_steps=many: must be an integer",
     "--config.train.num_epochs=2": "give config.train.num_steps or num_epochs, 0 for",
     "--config.train.batch_size=301": "over the 300 training examples",
     "--config.train.init_from=/no/such/run": "is not a run",
