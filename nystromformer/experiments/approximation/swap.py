@@ -63,7 +63,7 @@ class Advice(NamedTuple):
     num_examples: the number of examples of the test that were measured.
     exact: the metric of the model as it was trained, on these.
     together: the difference with all these numbers at once.
-    floor: what a fixed rule reaches on the test, where the run itself is not above it.
+    floor: what a fixed rule reaches on the test, where the run is within chance of it.
     """
 
     landmarks: tuple[int, ...]
@@ -378,17 +378,19 @@ def _measure_advice(
 
 
 def _floor_not_passed(run: TrainedRun) -> float | None:
-    """The highest floor of the run's metric, unless its test score is above it.
+    """The highest floor of the run's metric, if its test score is within chance of it.
 
-    None also where it is not known, and where it has none, as a loss has.
+    Chance is two binomial standard deviations over the test examples. None also where
+    the floor is not known, and where the metric has none, as a loss has.
     """
     objective = run.experiment.objective
     if run.result is None or not objective.higher_is_better:
         return None
     floor = max(run.result["floors"].values(), default=None)
-    if floor is None or run.result[f"test_{objective.select}"] > floor:
+    if floor is None:
         return None
-    return floor
+    noise = 2 * (floor * (1 - floor) / run.result["test_examples"]) ** 0.5
+    return floor if run.result[f"test_{objective.select}"] <= floor + noise else None
 
 
 def _draw_examples(

@@ -45,8 +45,8 @@ known to ± {noise} at worst. About {num_needed:,} of validation would, if it ha
 many: the noise falls with the root of --swap_examples.
 """
 NOT_ABOVE_FLOOR = """\
-**The model is not above its floor**, {floor} of the test: it has learned little, and \
-an exchange that costs nothing says nothing.
+**The model is within chance of its floor**, {floor} of the test: it has learned \
+little, and an exchange that costs nothing says nothing.
 """
 
 

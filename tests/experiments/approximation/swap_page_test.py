@@ -58,7 +58,9 @@ def test_the_advice_says_what_to_exchange_and_what_to_keep():
     assert "As a setting" not in describe_advice(nothing)
     assert "floor" not in describe_advice(nothing)
     poor = swaps._replace(advice=swaps.advice._replace(floor=0.75))
-    assert "**The model is not above its floor**, 75.00%" in describe_advice(poor)
+    assert "**The model is within chance of its floor**, 75.00%" in describe_advice(
+        poor
+    )
 
 
 def test_what_the_test_does_not_confirm_is_not_advised():
