@@ -124,8 +124,8 @@ def nystrom_factors(
       sum to 1, nor its entries be positive; columns of excluded keys are 0, unless
       all keys are excluded.
     """
+    query_mask, is_self_attention = _find_query_mask(query_mask, mask, query, key)
     if num_landmarks >= min(len(query), len(key)):
-        query_mask, _ = _find_query_mask(query_mask, mask, query, key)
         return _exact_factors(query, key, mask, query_mask, num_landmarks)
 
     f, a, b = nystrom_kernels(
@@ -141,7 +141,6 @@ def nystrom_factors(
     z = PINVS[pinv](a, num_pinv_iters)
 
     # With n ≤ M valid tokens each of them is a landmark, and the product is exact.
-    query_mask, is_self_attention = _find_query_mask(query_mask, mask, query, key)
     few_keys, few_queries = find_few_tokens(
         mask,
         query_mask,

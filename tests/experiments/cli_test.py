@@ -264,6 +264,7 @@ def test_stop_flag_is_set_where_nobody_reads_what_it_says(monkeypatch):
     with StopFlag() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signum == signal.SIGTERM
+    os.close(writer)
 
 
 def test_stop_flag_leaves_the_handlers_alone_outside_the_main_thread():

@@ -373,11 +373,11 @@ def _measure_advice(
         num_examples=len(examples.labels),
         exact=exact.mean(),
         together=_difference(swapped, exact, objective.higher_is_better),
-        floor=_floor_not_passed(run),
+        floor=_floor_within_chance(run),
     )
 
 
-def _floor_not_passed(run: TrainedRun) -> float | None:
+def _floor_within_chance(run: TrainedRun) -> float | None:
     """The highest floor of the run's metric, if its test score is within chance of it.
 
     Chance is two binomial standard deviations over the test examples. None also where

@@ -44,7 +44,7 @@ UNSURE = """\
 known to ± {noise} at worst. About {num_needed:,} of validation would, if it has as \
 many: the noise falls with the root of --swap_examples.
 """
-NOT_ABOVE_FLOOR = """\
+NEAR_FLOOR = """\
 **The model is within chance of its floor**, {floor} of the test: it has learned \
 little, and an exchange that costs nothing says nothing.
 """
@@ -66,7 +66,8 @@ def describe_swaps(swaps: Swaps) -> list[str]:
         "**All layers exchanged**, by landmarks and inverse:\n",
         *markdown.make_table(["", *numbers], _rows_of_kinds(swaps, metric)),
     ]
-    for rate in swaps.exact.keys() - {metric}:
+    other_rates = [rate for rate in swaps.exact if rate != metric]
+    for rate in other_rates:
         exact = format_metric(rate, swaps.exact[rate])
         lines.append(f"\n**All layers exchanged, {rate}** in points, from {exact}:\n")
         lines += markdown.make_table(["", *numbers], _rows_of_kinds(swaps, rate))
@@ -130,7 +131,7 @@ def describe_advice(swaps: Swaps) -> str:
     paragraphs = []
     if advice.floor is not None:
         floor = format_metric(swaps.metric, advice.floor)
-        paragraphs.append(NOT_ABOVE_FLOOR.format(floor=floor))
+        paragraphs.append(NEAR_FLOOR.format(floor=floor))
     if layers_of_count:
         needs = [
             f"{name_layers(layers)} with {count} landmarks"

@@ -3,9 +3,9 @@
 XLA compiles them ahead of time for an H200. The compiled program says which kernels
 would run, and which arrays they read and write. Their times are estimated: a kernel
 takes SHORTEST_KERNEL, or START and its bytes at BANDWIDTH if that is longer. The three
-numbers come from timing kernels once on an H200. They leave out the arithmetic and the
-host: a kernel that computes much takes longer, and so does a whole step. The ratio of
-two estimates says more than either.
+numbers come from timing kernels once on an H200, of which no record was kept. They
+leave out the arithmetic and the host: a kernel that computes much takes longer, and so
+does a whole step. The ratio of two estimates says more than either.
 """
 
 import contextlib
