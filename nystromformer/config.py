@@ -23,7 +23,7 @@ from nystromformer.by_layer import (
 from nystromformer.encoder_config import EncoderSettings
 from nystromformer.errors import ConfigError
 from nystromformer.training_config import OptimizerConfig, TrainConfig
-from nystromformer.validation import check_choice, check_range, check_type
+from nystromformer.validation import check_choice, check_type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,12 +125,14 @@ class Config:
         return groups
 
     def __post_init__(self) -> None:
-        check_range(
-            "optimizer.warmup_steps",
-            self.optimizer.warmup_steps,
-            0,
-            self.train.num_steps or None,
-        )
+        warmup_steps = self.optimizer.warmup_steps
+        num_steps = self.train.num_steps  # 0 until the epochs have been counted
+        if num_steps and warmup_steps > num_steps:
+            raise ValueError(
+                f"optimizer.warmup_steps={warmup_steps} are more than "
+                f"train.num_steps={num_steps}: give fewer, by "
+                f"--config.optimizer.warmup_steps={num_steps // 10}"
+            )
         self.attentions()
         self._check_parts_of_batches()
 

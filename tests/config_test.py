@@ -48,7 +48,7 @@ BAD = [
     ("model.positions", "absolute", "positions must be one of .*'absolute'"),
     ("optimizer.decay", "cosine", r"optimizer: decay must be one of .*'cosine'"),
     ("optimizer.cycle_b1", 1, r"config\.optimizer: cycle_b1 must be bool, got 1"),
-    ("optimizer.warmup_steps", 6000, "warmup_steps must be at most 5000, got 6000"),
+    ("optimizer.warmup_steps", 6000, "by --config.optimizer.warmup_steps=500"),
     ("optimizer.b1", 2.0, r"config\.optimizer: b1 must be in \[0, 1\), got 2"),
     ("optimizer.b2", 1.0, r"config\.optimizer: b2 must be in \[0, 1\), got 1"),
     ("optimizer.learning_rate", -1.0, r"learning_rate must be at least 0, got -1"),

@@ -13,7 +13,8 @@ The first step whose error is too large says what a head needs: another method, 
 landmarks, or another inverse. Errors are those of the output S V. The first two steps
 are the best for S itself, and so only nearly the best for the output.
 
-Beside these steps stand random methods, with several draws: landmarks at random tokens;
+Beside these steps stand landmarks by k-means, with the iterated inverse, and random
+methods, with several draws: landmarks at random tokens;
 the standard Nyström method, which samples S after the softmax; and Performer with as
 many features.
 """
@@ -123,6 +124,10 @@ def split_errors(
             inverse = exact_pinv(a)
             middle = exact_pinv(f) @ matrix @ exact_pinv(b)
             truncated = left[:, :count] * singular_values[None, :count] @ right[:count]
+            k_means_f, k_means_a, k_means_b = nystrom_kernels(
+                query, key, mask, num_landmarks=count, landmarks="kmeans"
+            )
+            k_means_z = iterative_pinv(k_means_a, num_pinv_iters)
             rows.append(
                 {
                     columns.BEST_RANK: error(truncated @ value),
@@ -130,6 +135,9 @@ def split_errors(
                     columns.NYSTROM: error(f @ z @ (b @ value)),
                     columns.EXACT_INVERSE: error(f @ inverse @ (b @ value)),
                     columns.NO_INVERSE: error(f @ (b @ value)),
+                    columns.K_MEANS: error(
+                        k_means_f @ (k_means_z @ (k_means_b @ value))
+                    ),
                     columns.INVERSE_ERROR: relative_norm(z - inverse, inverse),
                     columns.INVERSE_RESIDUAL: relative_norm(a @ z @ a - a, a),
                 }
@@ -270,7 +278,7 @@ def _split_rows(
     row_key: dict[str, int], counts: Sequence[int], errors: dict[str, np.ndarray]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `split_errors`' arrays [C, N]."""
-    for method in columns.STEPS:
+    for method in columns.DETERMINISTIC_METHODS:
         for (index, head), error in np.ndenumerate(errors[method]):
             row = {
                 **row_key,

@@ -8,20 +8,22 @@ from nystromformer import landmarks
 
 INDEX_COLUMNS = ["layer", "head", "num_landmarks"]
 
-# Deterministic methods, in the order of the steps. The last three are the inverses.
+# The steps with segment means, in their order. The last three are the inverses.
 BEST_RANK = "best rank"
 BEST_MIDDLE = "best middle matrix"
 NYSTROM = "nystrom"
 EXACT_INVERSE = "exact inverse"
 NO_INVERSE = "no inverse"
 STEPS = (BEST_RANK, BEST_MIDDLE, NYSTROM, EXACT_INVERSE, NO_INVERSE)
+K_MEANS = "k-means landmarks"
+DETERMINISTIC_METHODS = (*STEPS, K_MEANS)
 # Random methods, of which several draws are measured.
 RANDOM_LANDMARKS = "random landmarks"
 STANDARD = "standard Nyström"  # It samples landmarks after the softmax.
 STANDARD_ITERATED = "standard Nyström, iterated"
 PERFORMER = "performer"
 RANDOM_METHODS = (RANDOM_LANDMARKS, STANDARD, STANDARD_ITERATED, PERFORMER)
-METHODS = (*STEPS, *RANDOM_METHODS)
+METHODS = (*DETERMINISTIC_METHODS, *RANDOM_METHODS)
 
 # Of the iterated inverse Z: ‖Z − A⁺‖ / ‖A⁺‖ and ‖A Z A − A‖ / ‖A‖.
 INVERSE_ERROR = "inverse_error"

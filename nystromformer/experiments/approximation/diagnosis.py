@@ -24,6 +24,7 @@ from nystromformer.validation import check_range
 
 Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each layer
 SMALL_ERROR = 0.1  # A relative error up to this is small enough.
+LANDMARKS = (8, 16, 32, 64)  # those that are tried where the user names none
 # A letter in the figure for what limits a head.
 MARKS = {
     columns.NOTHING: "",
@@ -97,7 +98,7 @@ def diagnose(
     value: Arrays,
     mask: Arrays = None,
     *,
-    num_landmarks: int | Sequence[int] = (8, 16, 32, 64),
+    num_landmarks: int | Sequence[int] | None = None,
     num_pinv_iters: int = NUM_PINV_ITERS,
     num_draws: int = 4,
     tolerance: float = SMALL_ERROR,
@@ -112,8 +113,9 @@ def diagnose(
         scaled by 1/√H; or sequences of such arrays, one for each layer.
       mask: bool, True = a token, False = padding; the same in all layers. [L] beside
         arrays [L, N, H], [B, L] beside arrays [B, L, N, H]; None = all tokens.
-      num_landmarks: the number M to try, or several. Examples of no more than M tokens
-        are exact with M landmarks and left out.
+      num_landmarks: the number M to try, or several; None takes 8, 16, 32 and 64, as
+        far as they are below the longest example. Examples of no more than M tokens are
+        exact with M landmarks and left out.
       num_pinv_iters: iterations of the inverse.
       num_draws: draws of random landmarks, sampled tokens and Performer's features.
       tolerance: the error that is small enough for `limited_by`.
@@ -128,17 +130,8 @@ def diagnose(
     """
     layers = _make_layers(query, key, value, mask)
     longest = max(int(inputs.mask.sum(1).max()) for inputs in layers)
-    numbers = sorted(np.atleast_1d(num_landmarks).tolist())
-    if not numbers or numbers[0] < 1:
-        raise ValueError(
-            f"num_landmarks must be one or more numbers ≥ 1, got {num_landmarks}"
-        )
+    numbers = _choose_landmarks(num_landmarks, longest)
     check_range("num_draws", num_draws, 1)
-    if numbers[-1] >= longest:
-        raise ValueError(
-            f"num_landmarks={numbers[-1]} is exact attention here, where the "
-            f"longest example has {longest} tokens: give smaller numbers"
-        )
 
     with jax.enable_x64(True):
         errors = causes.measure_causes(
@@ -155,10 +148,37 @@ def diagnose(
         )
     return Diagnosis(
         table=table,
-        advice=advise(table, tolerance),
+        advice=advise(table, longest, tolerance),
         errors=errors,
         figure=draw_limits(table),
     )
+
+
+def _choose_landmarks(
+    num_landmarks: int | Sequence[int] | None, longest: int
+) -> list[int]:
+    """The numbers of landmarks to try, in ascending order, all below the longest."""
+    if num_landmarks is None:
+        numbers = [count for count in LANDMARKS if count < longest]
+        if not numbers:
+            raise ValueError(
+                f"the longest example has {longest} tokens, too few for {LANDMARKS[0]} "
+                "landmarks: give smaller numbers, or if these are heads, bring the "
+                "arrays to the shape [L, N, H] or [B, L, N, H]"
+            )
+        return numbers
+
+    numbers = sorted(np.atleast_1d(num_landmarks).tolist())
+    if not numbers or numbers[0] < 1:
+        raise ValueError(
+            f"num_landmarks must be one or more numbers ≥ 1, got {num_landmarks}"
+        )
+    if numbers[-1] >= longest:
+        raise ValueError(
+            f"num_landmarks={numbers[-1]} is exact attention here, where the "
+            f"longest example has {longest} tokens: give smaller numbers"
+        )
+    return numbers
 
 
 def _make_layers(
@@ -198,9 +218,12 @@ def _make_layers(
         if mask is not None:
             valid = np.atleast_2d(np.asarray(mask, bool))
             if valid.shape != tokens:
+                # As PyTorch has them, [B, N, L, H].
+                is_heads_first = valid.shape == (len(arrays[0]), arrays[0].shape[2])
+                hint = ": heads go behind the tokens, [B, L, N, H]"
                 raise ValueError(
                     f"mask must have a value for each token {tokens}, "
-                    f"got {np.shape(mask)}"
+                    f"got {np.shape(mask)}{hint if is_heads_first else ''}"
                 )
         for name, array in zip(("query", "key", "value"), arrays, strict=True):
             if not np.isfinite(array[valid]).all():
@@ -235,68 +258,81 @@ def summarize(errors: pd.DataFrame, tolerance: float = SMALL_ERROR) -> pd.DataFr
     return table.assign(**{columns.LIMITED_BY: limits})
 
 
-def advise(table: pd.DataFrame, tolerance: float = SMALL_ERROR) -> str:
+def advise(table: pd.DataFrame, num_tokens: int, tolerance: float = SMALL_ERROR) -> str:
     """Says which layers can have Nyström attention, and with how many landmarks.
 
-    A layer can where none of its heads is limited. Where the error of a limited head
-    does not fall with the number of landmarks, more of them are not advised.
+    A layer can where no head has an error over the tolerance: with segment means, or
+    else with k-means.
 
     Args:
       table: the table of a `Diagnosis`.
+      num_tokens: the number of tokens of the longest example.
       tolerance: the error that is small enough.
     """
-    limits = table[columns.LIMITED_BY].unstack("head")
-    errors = table[columns.NYSTROM].unstack("head")
-    layers_of_count: dict[int, list[int]] = {}
-    unable = []
-    for layer, limits_of_layer in limits.groupby("layer"):
-        counts = limits_of_layer.droplevel("layer")
-        enough = counts.index[(counts == columns.NOTHING).all(axis=1)]
-        if len(enough):
-            layers_of_count.setdefault(int(enough.min()), []).append(layer)
-        else:
-            limit_of_head = counts.loc[counts.index.max()]
-            is_limited = limit_of_head != columns.NOTHING
-            errors_of_limited = errors.loc[layer].loc[:, is_limited]
-            unable.append((layer, limit_of_head, _falls(errors_of_limited)))
-
-    lines = [
-        f"With {count} landmarks {name_layers(layers)} can have Nyström attention: no "
-        f"head has an error over {tolerance:g}."
-        for count, layers in sorted(layers_of_count.items())
-    ]
-    for layer, limit_of_head, error_falls in unable:
-        most = table.index.unique("num_landmarks").max()
-        heads = ", ".join(
-            f"head {head} by {'its' if limit == columns.RANK else 'the'} {limit}"
-            if limit != columns.UNDEFINED
-            else f"head {head} has no error to judge"
-            for head, limit in limit_of_head.items()
-            if limit
-        )
-        more = "more landmarks"
-        if (limit_of_head == columns.INVERSE).any():
-            more += ", more iterations by num_pinv_iters"
-        what_follows = (
-            f": try {more}, or keep exact attention there."
-            if error_falls
-            else ", and the error does not fall with their number: keep exact "
-            "attention there."
-        )
-        lines.append(
-            f"Of layer {layer} {most} landmarks are not enough ({heads}){what_follows}"
-        )
+    choices = {
+        columns.NYSTROM: "",
+        columns.K_MEANS: ' by k-means, landmarks="kmeans",',
+    }
+    unable = list(table.index.unique("layer"))
+    lines = []
+    for method, choice in choices.items():
+        layers_of_count: dict[int, list[int]] = {}
+        for layer in list(unable):
+            is_small = table.loc[layer, method].unstack("head") <= tolerance
+            enough = is_small.index[is_small.all(axis=1)]
+            if len(enough):
+                layers_of_count.setdefault(int(enough.min()), []).append(layer)
+                unable.remove(layer)
+        lines += [
+            f"With {count} landmarks{choice} {name_layers(layers)} can have Nyström "
+            f"attention: no head has an error over {tolerance:g}."
+            for count, layers in sorted(layers_of_count.items())
+        ]
+    lines += [_advise_limited(layer, table.loc[layer], num_tokens) for layer in unable]
     return "\n".join(lines)
 
 
-def _falls(errors: pd.DataFrame) -> bool:
-    """Whether the error of every head, a column, is least with the most landmarks.
+def _advise_limited(layer: int, rows: pd.DataFrame, num_tokens: int) -> str:
+    """Says what limits a layer that has too few landmarks, and what may help."""
+    most = rows.index.unique("num_landmarks").max()
+    limits = rows[columns.LIMITED_BY].unstack("head").loc[most]
+    limits = limits[limits != columns.NOTHING]
+    heads = ", ".join(
+        f"head {head} by {'its' if limit == columns.RANK else 'the'} {limit}"
+        if limit != columns.UNDEFINED
+        else f"head {head} has no error to judge"
+        for head, limit in limits.items()
+    )
+    errors = rows[columns.NYSTROM].unstack("head")[limits.index]
+    against_more = _why_not_more(errors, num_tokens)
+    trials = [] if against_more else ["more landmarks"]
+    only_inverse = (limits == columns.INVERSE).all()
+    if only_inverse or (trials and columns.INVERSE in set(limits)):
+        trials.append("more iterations by num_pinv_iters")
+    if trials:
+        what_follows = f": try {', '.join(trials)}, or keep exact attention there."
+    else:
+        what_follows = f", and {against_more}: keep exact attention there."
+    return f"Of layer {layer} {most} landmarks are not enough ({heads}){what_follows}"
 
-    Of a single number nobody knows, and it may fall with more.
+
+def _why_not_more(errors: pd.DataFrame, num_tokens: int) -> str:
+    """Why more landmarks are not worth a trial; empty if they are.
+
+    Args:
+      errors: a row for each number of landmarks, in ascending order, and a column for
+        each head that is limited.
+      num_tokens: the number of tokens of the longest example.
     """
-    errors = errors.sort_index()
+    most = errors.index.max()
+    if 2 * most >= num_tokens:
+        return f"they are half of the {num_tokens} tokens or more"
+    # Of a single number nobody knows, and the errors may fall with more.
     least_of_fewer = errors.iloc[:-1].min().fillna(np.inf)
-    return bool((errors.iloc[-1] < least_of_fewer).all())
+    if not (errors.loc[most] < least_of_fewer).all():
+        return "the error does not fall with their number"
+    largest = errors.loc[most].max()
+    return f"the error is {largest:.0%} of the output" if largest > 1 else ""
 
 
 def name_layers(layers: Sequence[int]) -> str:

@@ -41,10 +41,10 @@ drawn. landmarks.csv has all, and ‖ŜV − SV‖∞ and Proposition 1's bound.
     "causes": """\
 The same, split into causes. Best rank is the matrix of rank M nearest to S; best middle
 matrix is the one that brings the segment means nearest to S; Nyström has six iterations
-for it, or the exact inverse, or none. The standard Nyström method samples rows and
-columns of S after the softmax, and needs all of S for it; "iterated" inverts its sample
-by six iterations, which regularise. causes.csv has all heads and draws, the table below
-their medians.""",
+for it, or the exact inverse, or none; k-means landmarks have six. The standard Nyström
+method samples rows and columns of S after the softmax, and needs all of S for it;
+"iterated" inverts its sample by six iterations, which regularise. causes.csv has all
+heads and draws, the table below their medians.""",
     "limits": """\
 The error of Nyström attention by layer and head, and what limits it where it is over
 {tolerance}: R the rank, L the landmarks, I the inverse.""",

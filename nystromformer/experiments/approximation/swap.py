@@ -19,6 +19,7 @@ import pandas as pd
 from flax import nnx
 from tqdm import tqdm
 
+from lra_tasks.split import Split
 from nystromformer.attention import make_attention
 from nystromformer.experiments.approximation.columns import CHOICES, SEGMENT_MEANS
 from nystromformer.experiments.trained_run import TrainedRun
@@ -79,17 +80,21 @@ class Swaps(NamedTuple):
     metric: the metric that chose the run's best weights.
     exact: its value for the model as it was trained, and that of each other rate.
     num_examples: the number of examples that were measured.
+    num_validation: the number of all examples of validation.
     table: a row for each measurement: `group`; `metric`; `kind`; `num_landmarks`;
       `layers`, the numbers of the exchanged layers, such as "0 2"; `difference` and
       `noise`. Other rates are there with all layers exchanged.
     advice: how many landmarks each layer needs.
+    command: the command line of the run, if it is finished.
     """
 
     metric: str
     exact: dict[str, float]
     num_examples: int
+    num_validation: int
     table: pd.DataFrame
     advice: Advice
+    command: str | None
 
     def rows(self, group: str, metric: str | None = None) -> pd.DataFrame:
         """Returns the rows of a group, and of `self.metric` or another one."""
@@ -323,8 +328,14 @@ def measure_swaps(
     metric = run.experiment.objective.select
     num_layers = run.config.model.num_layers
     meters = {kind: SwapMeter(run, counts, kind) for kind in KINDS}
-    examples = _draw_examples(run, "validation", num_examples, data_dir)
+    validation = _load(run, "validation", data_dir)
+    examples = _draw_examples(validation, num_examples)
     num_measurements = len(counts) * (len(KINDS) + 2 * num_layers)
+    if validation.num_examples < num_examples:
+        print(
+            f"validation has only {validation.num_examples:,} of the {num_examples:,} "
+            "examples of --swap_examples"
+        )
     print(
         f"exchanging the attention of layers: {num_measurements} measurements on "
         f"{len(examples.labels):,} examples…",
@@ -348,13 +359,15 @@ def measure_swaps(
 
     frame = pd.DataFrame(table.rows)
     landmarks = landmarks_needed(frame, num_layers)
-    test_examples = _draw_examples(run, "test", num_examples, data_dir)
+    test_examples = _draw_examples(_load(run, "test", data_dir), num_examples)
     return Swaps(
         metric=metric,
         exact={x: table.exact[x].mean() for x in (metric, *table.other_rates())},
         num_examples=len(examples.labels),
+        num_validation=validation.num_examples,
         table=frame,
         advice=_measure_advice(run, meters[SEGMENT_MEANS], landmarks, test_examples),
+        command=run.result["command"] if run.result else None,
     )
 
 
@@ -393,11 +406,13 @@ def _floor_within_chance(run: TrainedRun) -> float | None:
     return floor if run.result[f"test_{objective.select}"] <= floor + noise else None
 
 
-def _draw_examples(
-    run: TrainedRun, split_name: str, num_examples: int, data_dir: str | None
-) -> DeviceRows:
+def _load(run: TrainedRun, split_name: str, data_dir: str | None) -> Split:
+    """A split of the run's task; without `data_dir` it is where the run had it."""
+    return run.task.load(split_name, data_dir or run.config.task.data_dir)
+
+
+def _draw_examples(split: Split, num_examples: int) -> DeviceRows:
     """Some examples of a split, at random, always the same ones."""
-    split = run.task.load(split_name, data_dir or run.config.task.data_dir)
     num_drawn = min(num_examples, split.num_examples)
     rng = np.random.default_rng(0)
     drawn = np.sort(rng.choice(split.num_examples, num_drawn, replace=False))

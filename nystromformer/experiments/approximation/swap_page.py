@@ -1,5 +1,7 @@
 """The words and tables on what a model loses where its exact attention is exchanged."""
 
+import argparse
+import shlex
 from collections.abc import Sequence
 
 import pandas as pd
@@ -20,17 +22,19 @@ from nystromformer.metrics import format_metric, is_rate
 # The paragraphs of the advice. Each is one line, as it stands in a page.
 EXCHANGED = """\
 **{needs}** can be exchanged: each of these layers alone loses at most {max_loss} of \
-validation. {together} As a setting of a run that trains on with it, by the command of \
-this run, a new --workdir and --config.train.init_from=RUN:
+validation. {together} This trains on with it:
 
-    --config.attention.by_layer="{setting}"
+    {command}
 """
+# Of a run whose own command is not known, or began many runs, as a sweep's does.
+TRAIN_COMMAND = "python scripts/train.py --config=CONFIG_OF_THIS_RUN"
 # Instead of EXCHANGED, where the test says otherwise.
 UNCONFIRMED = """\
 **{needs}** seemed exchangeable, since each of these layers alone loses at most \
 {max_loss} of validation, and **the test does not confirm it**. {together} Take more \
-landmarks, or choose them on more examples by --swap_examples.
+landmarks{more_examples}.
 """
+MORE_EXAMPLES = ", or choose them on more examples by --swap_examples"
 TOGETHER = """\
 All of them together change the {metric} on {num_examples:,} examples of the test from \
 {exact} by {difference}.\
@@ -41,8 +45,11 @@ KEPT = """\
 # Where examples are so few that chance may have decided on layers.
 UNSURE = """\
 **{num_examples:,} examples cannot tell {max_loss}** of {layers}: alone the loss is \
-known to ± {noise} at worst. About {num_needed:,} of validation would, if it has as \
-many: the noise falls with the root of --swap_examples.
+known to ± {noise} at worst. {remedy}
+"""
+MORE_WOULD = "About {num_needed:,} would, by --swap_examples."
+ALL_WOULD_NOT = """\
+It would take about {num_needed:,}, and validation has {num_validation:,}.\
 """
 NEAR_FLOOR = """\
 **The model is within chance of its floor**, {floor} of the test: it has learned \
@@ -127,6 +134,7 @@ def describe_advice(swaps: Swaps) -> str:
         layers_of_count.setdefault(count, []).append(layer)
     kept = layers_of_count.pop(EXACT, [])
     max_loss = "half a point" if is_rate(swaps.metric) else f"{MAX_LOSS_ALONE}"
+    has_more_examples = swaps.num_examples < swaps.num_validation
 
     paragraphs = []
     if advice.floor is not None:
@@ -148,7 +156,8 @@ def describe_advice(swaps: Swaps) -> str:
             needs="; ".join(needs),
             max_loss=max_loss,
             together=together,
-            setting=by_layer_setting(advice.landmarks),
+            command=train_on_command(swaps.command, advice.landmarks),
+            more_examples=MORE_EXAMPLES if has_more_examples else "",
         )
         paragraphs.append(exchanged)
     if kept:
@@ -157,13 +166,19 @@ def describe_advice(swaps: Swaps) -> str:
     noise_of_layer = _noise_of_unsure_layers(swaps)
     if noise_of_layer:
         noise = max(noise_of_layer.values())
+        # The noise falls with the root of the number of examples.
         num_needed = swaps.num_examples * (noise / MAX_LOSS_ALONE) ** 2
+        num_needed = int(float(f"{num_needed:.2g}"))
+        is_possible = num_needed <= swaps.num_validation
+        remedy = MORE_WOULD if is_possible else ALL_WOULD_NOT
         unsure = UNSURE.format(
             num_examples=swaps.num_examples,
             max_loss=max_loss,
             layers=name_layers(list(noise_of_layer)),
             noise=_format_noise(swaps.metric, noise),
-            num_needed=int(float(f"{num_needed:.2g}")),
+            remedy=remedy.format(
+                num_needed=num_needed, num_validation=swaps.num_validation
+            ),
         )
         paragraphs.append(unsure)
     return "\n".join(paragraphs)
@@ -190,6 +205,26 @@ def _noise_of_unsure_layers(swaps: Swaps) -> dict[int, float]:
         if row["noise"] > MAX_LOSS_ALONE and row["noise"] >= distance:
             noise_of_layer[layer] = float(row["noise"])
     return noise_of_layer
+
+
+def train_on_command(command: str | None, landmarks: Sequence[int]) -> str:
+    """Returns the command that trains a run on with Nyström attention in its layers.
+
+    Args:
+      command: the command line of the run. Of one that is None or another script's the
+        reader fills in what is not known.
+      landmarks: those of each layer, or EXACT.
+    """
+    words = shlex.split(command or "")
+    if "scripts/train.py" not in words:
+        words = shlex.split(TRAIN_COMMAND)
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--workdir", default="FOLDER_OF_THIS_RUN")
+    flags, words = parser.parse_known_args(words)
+    workdir = flags.workdir.rstrip("/")
+    words += [f"--workdir={workdir}-nystrom", f"--config.train.init_from={workdir}"]
+    setting = by_layer_setting(landmarks)
+    return f'{shlex.join(words)} --config.attention.by_layer="{setting}"'
 
 
 def by_layer_setting(landmarks: Sequence[int]) -> str:

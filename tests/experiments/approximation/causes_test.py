@@ -80,7 +80,7 @@ def test_every_sequence_longer_than_the_landmarks_has_its_rows(errors):
     places = errors.groupby(["num_landmarks", "example"]).size().index.tolist()
     assert places == [(3, 0), (3, 1), (3, 2), (10, 0)]
 
-    num_fixed_methods = 5
+    num_fixed_methods = 6
     num_drawn_methods = 4
     num_draws = 2
     num_rows = errors.groupby(["layer", "head", "num_landmarks", "example"]).size()
@@ -107,12 +107,18 @@ def fixed_approximations(query, key, num_landmarks):
     u, s, vt = np.linalg.svd(matrix)
     s[num_landmarks:] = 0
     f, a, b = kernels(query, key, num_landmarks)
+    means = [
+        paper.lloyd(x, paper.segment_means(x, range(len(x)), num_landmarks), 3)
+        for x in (query, key)
+    ]
+    k_means_f, k_means_a, k_means_b = paper.kernels_of(*means, query, key)
     return {
         columns.BEST_RANK: u @ np.diag(s) @ vt,
         columns.BEST_MIDDLE: f @ np.linalg.pinv(f) @ matrix @ np.linalg.pinv(b) @ b,
         columns.NYSTROM: f @ paper.pinv(a, 2) @ b,
         columns.EXACT_INVERSE: f @ exact_inverse(a) @ b,
         columns.NO_INVERSE: f @ b,
+        columns.K_MEANS: k_means_f @ paper.pinv(k_means_a, 2) @ k_means_b,
     }
 
 

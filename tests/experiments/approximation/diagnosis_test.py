@@ -118,18 +118,41 @@ def test_diagnose_names_the_input_that_is_not_finite(layers, name):
         nystromformer.diagnose(**arrays, num_landmarks=4)
 
 
+def make_table(errors, limits=None, k_means=None):
+    """A table of layer 0.
+
+    Args:
+      errors: by the number of landmarks, those of each head.
+      limits: what limits the heads; None = the rank, where an error is over 0.1.
+      k_means: the errors with k-means, as `errors`; None = these.
+    """
+    rows = [
+        {
+            "layer": 0,
+            "head": head,
+            "num_landmarks": count,
+            "nystrom": error,
+            "k-means landmarks": (k_means or errors)[count][head],
+            "limited_by": "undefined" if np.isnan(error) else "rank" * (error > 0.1),
+        }
+        for count, errors_of_heads in errors.items()
+        for head, error in enumerate(errors_of_heads)
+    ]
+    table = pd.DataFrame(rows).set_index(["layer", "head", "num_landmarks"])
+    table = table.sort_index()
+    return table if limits is None else table.assign(limited_by=limits)
+
+
 def test_the_advice_names_the_least_number_that_is_enough_for_a_layer(diagnosis):
     """Layer 0 has one head that 8 landmarks suit, and one that only 16 do."""
-    limits = {
-        **{(0, 0, 8): "", (0, 0, 16): "", (0, 1, 8): "inverse", (0, 1, 16): ""},
-        **{(1, 0, 8): "", (1, 0, 16): "", (1, 1, 8): "", (1, 1, 16): ""},
-        **{(2, 0, 8): "rank", (2, 0, 16): "rank"},
-        **{(2, 1, 8): "landmarks", (2, 1, 16): "undefined"},
-    }
-    index = pd.MultiIndex.from_tuples(limits, names=["layer", "head", "num_landmarks"])
-    table = pd.DataFrame({"limited_by": list(limits.values())}, index=index)
-    table["nystrom"] = 0.5
-    assert advise(table).splitlines() == [
+    errors_of_layer = [
+        {8: (0.1, 0.2), 16: (0.05, 0.06)},
+        {8: (0.1, 0.1), 16: (0.0, 0.0)},
+        {8: (0.5, 0.5), 16: (0.5, np.nan)},
+    ]
+    tables = {i: make_table(errors) for i, errors in enumerate(errors_of_layer)}
+    table = pd.concat({i: table.loc[0] for i, table in tables.items()}, names=["layer"])
+    assert advise(table, num_tokens=100).splitlines() == [
         "With 8 landmarks layer 1 can have Nyström attention: no head has an error "
         "over 0.1.",
         "With 16 landmarks layer 0 can have Nyström attention: no head has an error "
@@ -138,42 +161,61 @@ def test_the_advice_names_the_least_number_that_is_enough_for_a_layer(diagnosis)
         "error to judge), and the error does not fall with their number: keep exact "
         "attention there.",
     ]
-    assert diagnosis.advice == advise(diagnosis.table)
+    assert diagnosis.advice == advise(diagnosis.table, L)
 
 
 @pytest.mark.parametrize(
-    ("errors", "is_advised"),
+    ("k_means", "expected"),
     [
-        ([(0.9, 0.05), (0.5, 0.09)], True),  # The other head is able with both.
-        ([(0.9, 0.05), (0.9, 0.04)], False),
-        ([(0.9, 0.5), (0.5, 0.7)], False),
-        ([(0.5, 0.5), (1.5, 0.4), (0.6, 0.3)], False),
-        ([(0.9, 0.5)], True),
-        ([(0.9, np.nan)], False),
+        ({8: (0.3, 0.1), 16: (0.1, 0.1)}, "With 16 landmarks by k-means, landmarks="),
+        ({8: (0.1, 0.1), 16: (0.3, 0.1)}, "With 8 landmarks by k-means, landmarks="),
+        ({8: (0.1, 0.3), 16: (0.3, 0.1)}, "Of layer 0 16 landmarks are not enough"),
     ],
 )
-def test_more_landmarks_are_advised_only_where_errors_fall(errors, is_advised):
-    """Two heads, whose errors are given for 8, 16 and 32 landmarks."""
-    rows = [
-        {"layer": 0, "head": head, "num_landmarks": count, "nystrom": error}
-        for count, errors_of_heads in zip((8, 16, 32), errors, strict=False)
-        for head, error in enumerate(errors_of_heads)
-    ]
-    table = pd.DataFrame(rows)
-    table["limited_by"] = np.where(table["nystrom"] <= 0.1, "", "rank")
-    table.loc[table["nystrom"].isna(), "limited_by"] = "undefined"
-    advice = advise(table.set_index(["layer", "head", "num_landmarks"]))
-    assert ("try more" in advice) == is_advised
-    assert "keep exact attention there." in advice
-    assert "num_pinv_iters" not in advice
+def test_other_landmarks_are_advised_where_all_heads_can_have_them(k_means, expected):
+    table = make_table({8: (0.9, 0.1), 16: (0.8, 0.1)}, k_means=k_means)
+    assert advise(table, num_tokens=100).startswith(expected)
 
 
-def test_more_iterations_are_advised_where_the_inverse_is_the_limit():
-    index = pd.MultiIndex.from_tuples(
-        [(0, 0, 16)], names=["layer", "head", "num_landmarks"]
-    )
-    table = pd.DataFrame({"nystrom": 0.9, "limited_by": "inverse"}, index=index)
-    assert "try more landmarks, more iterations by num_pinv_iters, or" in advise(table)
+@pytest.mark.parametrize(
+    ("errors", "num_tokens", "why_not"),
+    [
+        # The other head is able with both.
+        ({8: (0.9, 0.05), 16: (0.5, 0.09)}, 33, None),
+        ({8: (0.9, 0.05), 16: (0.5, 0.09)}, 32, "they are half of the 32 tokens"),
+        ({8: (0.9, 0.05), 16: (0.9, 0.04)}, 100, "the error does not fall"),
+        ({8: (0.9, 0.5), 16: (0.5, 0.7)}, 100, "the error does not fall"),
+        ({8: (0.5, 0.5), 16: (1.5, 0.4), 32: (0.6, 0.3)}, 100, "the error does not"),
+        ({8: (2.5, 0.5), 16: (1.8, 0.4)}, 100, "the error is 180% of the output:"),
+        ({8: (0.9, 0.5)}, 100, None),
+        ({8: (0.9, np.nan)}, 100, "the error does not fall"),
+    ],
+)
+def test_more_landmarks_are_advised_only_where_they_may_help(
+    errors, num_tokens, why_not
+):
+    advice = advise(make_table(errors), num_tokens)
+    if why_not is None:
+        assert advice.endswith("): try more landmarks, or keep exact attention there.")
+    else:
+        assert f"), and {why_not}" in advice
+        assert advice.endswith(": keep exact attention there.")
+
+
+@pytest.mark.parametrize(
+    ("limits", "num_tokens", "expected"),
+    [
+        (["inverse"] * 2, 100, "try more landmarks, more iterations by num_pinv_iters"),
+        (["inverse"] * 2, 32, "): try more iterations by num_pinv_iters, or keep"),
+        (["inverse", "rank"], 100, "more landmarks, more iterations by num_pinv_iters"),
+        (["inverse", "rank"], 32, "tokens or more: keep exact attention there."),
+    ],
+)
+def test_more_iterations_are_advised_where_the_inverse_is_the_limit(
+    limits, num_tokens, expected
+):
+    table = make_table({16: (0.9, 0.9)}, limits)
+    assert expected in advise(table, num_tokens)
 
 
 def test_a_diagnosis_is_written_as_a_page(diagnosis, tmp_path):
@@ -219,8 +261,13 @@ def test_diagnose_refuses_what_does_not_fit(layers):
     query = queries[0]
     key = keys[0]
     value = values[0]
-    with pytest.raises(ValueError, match="num_landmarks=64 is exact attention here"):
-        nystromformer.diagnose(query, key, value)
+    with pytest.raises(ValueError, match="num_landmarks=48 is exact attention here"):
+        nystromformer.diagnose(query, key, value, num_landmarks=(4, L))
+    heads_first = [array.swapaxes(0, 1) for array in (query, key, value)]  # [N, L, H]
+    with pytest.raises(
+        ValueError, match=r"has 2 tokens, too few for 8 .* or if these are heads"
+    ):
+        nystromformer.diagnose(*heads_first)
     for numbers in ([], [0, 4]):
         with pytest.raises(ValueError, match="num_landmarks must be one or more numb"):
             nystromformer.diagnose(query, key, value, num_landmarks=numbers)
@@ -231,8 +278,11 @@ def test_diagnose_refuses_what_does_not_fit(layers):
     with pytest.raises(ValueError, match=r"mask must have a value for each token"):
         nystromformer.diagnose(query, key, value, np.ones(L - 1, bool))
     batches = [np.stack([array, array]) for array in (query, key, value)]
-    with pytest.raises(ValueError, match=rf"each token \(2, {L}\), got \({L},\)"):
+    with pytest.raises(ValueError, match=rf"token \(2, {L}\), got \({L},\)$"):
         nystromformer.diagnose(*batches, np.ones(L, bool))
+    heads_first = [array.swapaxes(1, 2) for array in batches]
+    with pytest.raises(ValueError, match="heads go behind the tokens"):
+        nystromformer.diagnose(*heads_first, np.ones((2, L), bool))
 
 
 def test_diagnose_refuses_other_numbers_of_layers(layers):

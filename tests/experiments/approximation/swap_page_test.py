@@ -1,5 +1,7 @@
 """What a page says about exchanged layers."""
 
+import shlex
+
 import pandas as pd
 import pytest
 
@@ -10,10 +12,21 @@ from nystromformer.experiments.approximation.swap import (
     Difference,
     Swaps,
 )
-from nystromformer.experiments.approximation.swap_page import describe_advice
+from nystromformer.experiments.approximation.swap_page import (
+    describe_advice,
+    train_on_command,
+)
+
+MORE = "About %s would, by --swap_examples."
+MUCH_MORE = "It would take about 18,000, and validation has 10,000."
+COMMAND = "python scripts/train.py --config=configs/text.py:softmax --workdir=runs/a"
 
 
-def make_swaps(together=(-0.0045, 0.004), noise=(0.004, 0.004, 0.001, 0.004, 0.004)):
+def make_swaps(
+    together=(-0.0045, 0.004),
+    noise=(0.004, 0.004, 0.001, 0.004, 0.004),
+    num_validation=10_000,
+):
     """Layers 0, 1 and 3 lose nothing alone, and layer 2 loses one point."""
     advice = Advice(
         landmarks=(64, 16, EXACT, 64),
@@ -32,7 +45,13 @@ def make_swaps(together=(-0.0045, 0.004), noise=(0.004, 0.004, 0.001, 0.004, 0.0
         }
     )
     return Swaps(
-        "accuracy", {"accuracy": 0.7}, num_examples=500, table=table, advice=advice
+        "accuracy",
+        {"accuracy": 0.7},
+        num_examples=500,
+        num_validation=num_validation,
+        table=table,
+        advice=advice,
+        command=COMMAND,
     )
 
 
@@ -42,11 +61,11 @@ def test_the_advice_says_what_to_exchange_and_what_to_keep():
         "**layer 1 with 16 landmarks; layers 0 and 3 with 64 landmarks** can be "
         "exchanged: each of these layers alone loses at most half a point of "
         "validation. All of them together change the accuracy on 500 examples of the "
-        "test from 75.00% by -0.45 ± 0.40. As a setting of a run that trains on with "
-        "it, by the command of this run, a new --workdir and "
-        "--config.train.init_from=RUN:",
+        "test from 75.00% by -0.45 ± 0.40. This trains on with it:",
         "",
-        '    --config.attention.by_layer="0=nystrom 0.num_landmarks=64 '
+        "    python scripts/train.py --config=configs/text.py:softmax "
+        "--workdir=runs/a-nystrom --config.train.init_from=runs/a "
+        '--config.attention.by_layer="0=nystrom 0.num_landmarks=64 '
         "0.conv_kernel_size=0 1=nystrom 1.num_landmarks=16 1.conv_kernel_size=0 "
         '3=nystrom 3.num_landmarks=64 3.conv_kernel_size=0"',
         "",
@@ -55,7 +74,7 @@ def test_the_advice_says_what_to_exchange_and_what_to_keep():
     ]
     nothing = swaps._replace(advice=swaps.advice._replace(landmarks=(EXACT,)))
     assert "**layer 0** can not" in describe_advice(nothing)
-    assert "As a setting" not in describe_advice(nothing)
+    assert "trains on" not in describe_advice(nothing)
     assert "floor" not in describe_advice(nothing)
     poor = swaps._replace(advice=swaps.advice._replace(floor=0.75))
     assert "**The model is within chance of its floor**, 75.00%" in describe_advice(
@@ -80,21 +99,56 @@ def test_what_the_test_does_not_confirm_is_not_advised():
 
 
 @pytest.mark.parametrize(
-    ("noise", "layers", "points", "num_needed"),
+    ("noise", "layers", "points", "remedy"),
     [
         # Layer 2 is kept, layer 1 exchanged.
-        ((0.004, 0.004, 0.001, 0.01, 0.004), "layer 2", "1.00", "2,000"),
-        ((0.004, 0.02, 0.001, 0.004, 0.004), "layer 1", "2.00", "8,000"),
-        ((0.004, 0.03, 0.001, 0.0111, 0.004), "layers 1 and 2", "3.00", "18,000"),
+        ((0.004, 0.004, 0.001, 0.01, 0.004), "layer 2", "1.00", MORE % "2,000"),
+        ((0.004, 0.02, 0.001, 0.004, 0.004), "layer 1", "2.00", MORE % "8,000"),
+        ((0.004, 0.03, 0.001, 0.0111, 0.004), "layers 1 and 2", "3.00", MUCH_MORE),
     ],
 )
 def test_examples_that_cannot_tell_half_a_point_are_named_once(
-    noise, layers, points, num_needed
+    noise, layers, points, remedy
 ):
     text = describe_advice(make_swaps(noise=noise))
     assert text.count("**500 examples cannot tell half a point** of") == 1
     assert f"of {layers}: alone the loss is known to ± {points} at worst. " in text
-    assert f"About {num_needed} of validation would" in text
+    assert text.endswith(f" {remedy}\n")
+
+
+def test_more_examples_are_advised_where_validation_has_more():
+    together = (-0.05, 0.0339)
+    by_examples = ", or choose them on more examples by --swap_examples.\n"
+    assert by_examples in describe_advice(make_swaps(together, num_validation=501))
+    text = describe_advice(make_swaps(together, num_validation=500))
+    assert "--swap_examples" not in text
+    assert "Take more landmarks.\n" in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python scripts/train.py --config=configs/text.py --workdir 'my runs/a/' --x=1",
+        "python scripts/train.py --workdir='my runs/a' --config=configs/text.py --x=1",
+    ],
+)
+def test_the_command_that_trains_on_is_that_of_the_run_with_other_folders(command):
+    words = shlex.split(train_on_command(command, [8, EXACT]))
+    assert words == [
+        *("python", "scripts/train.py", "--config=configs/text.py", "--x=1"),
+        *("--workdir=my runs/a-nystrom", "--config.train.init_from=my runs/a"),
+        "--config.attention.by_layer=0=nystrom 0.num_landmarks=8 0.conv_kernel_size=0",
+    ]
+
+
+@pytest.mark.parametrize("command", [None, "python scripts/sweep.py --tasks=text"])
+def test_of_an_unknown_command_the_reader_fills_in_the_config_and_the_folder(command):
+    words = shlex.split(train_on_command(command, [8]))
+    assert words[:5] == [
+        *("python", "scripts/train.py", "--config=CONFIG_OF_THIS_RUN"),
+        "--workdir=FOLDER_OF_THIS_RUN-nystrom",
+        "--config.train.init_from=FOLDER_OF_THIS_RUN",
+    ]
 
 
 def test_a_clear_loss_needs_no_more_examples():

@@ -83,7 +83,7 @@ def metrics_of(run, landmarks):
 def test_a_measured_model_is_that_of_the_config_of_its_landmarks(
     run, meters, splits, landmarks
 ):
-    examples = swap._draw_examples(run, "validation", 100, None)
+    examples = swap._draw_examples(splits["validation"], 100)
     sums = meters[SEGMENT_MEANS].measure(examples, landmarks)
     expected = metrics_of(run, landmarks)
     assert sums["loss"].mean() == pytest.approx(expected["loss"], rel=1e-5)
@@ -92,7 +92,7 @@ def test_a_measured_model_is_that_of_the_config_of_its_landmarks(
 
 
 def test_layers_and_kinds_differ_and_enough_landmarks_are_exact(run, meters, splits):
-    examples = swap._draw_examples(run, "validation", 100, None)
+    examples = swap._draw_examples(splits["validation"], 100)
 
     def loss(kind, *landmarks):
         return meters[kind].measure(examples, landmarks)["loss"].mean()
@@ -113,6 +113,7 @@ def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch, capsys)
     swaps = swap.measure_swaps(run, COUNTS, num_examples=10)
     assert ": 16 measurements on 10 examples…" in capsys.readouterr().out
     assert swaps.num_examples == 10
+    assert swaps.num_validation == 12
     assert swaps.advice.num_examples == 9
     assert swaps.exact.keys() == {"accuracy", "denoising_accuracy"}
     of_tokens = swaps.rows(swap.ALL_LAYERS, "denoising_accuracy")
