@@ -47,12 +47,18 @@ HEADINGS = {
     INVERSE_RESIDUAL: "‖AZA − A‖ / ‖A‖",
 }
 
-# Other methods of landmarks.csv and swaps.csv: each choice of landmarks, by its name in
-# the options, and no inverse.
-CHOICES = {name: name.replace("_", " ") for name in landmarks.LANDMARKS}
-CHOICES["kmeans"] = "k-means"
-SEGMENT_MEANS = CHOICES["segment_means"]
+# Other methods of landmarks.csv and swaps.csv, beside those of `landmark_choices`.
+SEGMENT_MEANS = "segment means"
 DOUBLE_SOFTMAX = "double softmax"
+
+
+def landmark_choices() -> dict[str, str]:
+    """Returns the label of each choice of landmarks, by its name in the options.
+
+    Those that a module of --load has registered are among them.
+    """
+    labels = {name: name.replace("_", " ") for name in landmarks.LANDMARKS}
+    return labels | {"kmeans": "k-means"}
 
 
 def heading_of(column: str) -> str:

@@ -24,7 +24,7 @@ from nystromformer.validation import check_range
 
 Arrays = Any  # numpy or jax, of one layer, or a sequence of them, one for each layer
 SMALL_ERROR = 0.1  # A relative error up to this is small enough.
-LANDMARKS = (8, 16, 32, 64)  # those that are tried where the user names none
+DEFAULT_LANDMARKS = (8, 16, 32, 64)
 # A letter in the figure for what limits a head.
 MARKS = {
     columns.NOTHING: "",
@@ -159,12 +159,12 @@ def _choose_landmarks(
 ) -> list[int]:
     """The numbers of landmarks to try, in ascending order, all below the longest."""
     if num_landmarks is None:
-        numbers = [count for count in LANDMARKS if count < longest]
+        numbers = [count for count in DEFAULT_LANDMARKS if count < longest]
         if not numbers:
             raise ValueError(
-                f"the longest example has {longest} tokens, too few for {LANDMARKS[0]} "
-                "landmarks: give smaller numbers, or if these are heads, bring the "
-                "arrays to the shape [L, N, H] or [B, L, N, H]"
+                f"the longest example has {longest} tokens, too few for "
+                f"{DEFAULT_LANDMARKS[0]} landmarks: give smaller numbers, or if these "
+                "are heads, bring the arrays to the shape [L, N, H] or [B, L, N, H]"
             )
         return numbers
 

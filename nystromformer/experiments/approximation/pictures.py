@@ -315,7 +315,7 @@ def draw_matrices(
     standard = functools.partial(standard_nystrom, num_landmarks=pictured_count)
     standard_options = {"after softmax": {}, "after, iterated": {"pinv": "iterative"}}
     choice_options = {
-        label: {"landmarks": name} for name, label in columns.CHOICES.items()
+        label: {"landmarks": name} for name, label in columns.landmark_choices().items()
     }
     count_options = {f"{n} landmarks": {"num_landmarks": n} for n in counts[-3:]}
     inverse_options: dict[str, dict[str, Any]] = {

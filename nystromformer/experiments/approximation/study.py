@@ -162,7 +162,7 @@ def _landmark_settings(counts: Sequence[int]) -> list[dict[str, Any]]:
     """Each choice of landmarks, no inverse, and the baselines, by their size."""
     settings: list[dict[str, Any]] = []
     for count in counts:
-        for name, label in columns.CHOICES.items():
+        for name, label in columns.landmark_choices().items():
             for seed in range(NUM_DRAWS if name == "random" else 1):
                 settings.append(
                     {

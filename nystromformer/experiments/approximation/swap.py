@@ -21,7 +21,10 @@ from tqdm import tqdm
 
 from lra_tasks.split import Split
 from nystromformer.attention import make_attention
-from nystromformer.experiments.approximation.columns import CHOICES, SEGMENT_MEANS
+from nystromformer.experiments.approximation.columns import (
+    SEGMENT_MEANS,
+    landmark_choices,
+)
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.metrics import is_rate
 from nystromformer.training.data import Batch, DeviceRows, HostSplit
@@ -34,7 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
     SEGMENT_MEANS: {},
     "segment means, exact inverse": {"pinv": "exact"},
     "random tokens": {"landmarks": "random"},
-    CHOICES["kmeans"]: {"landmarks": "kmeans"},
+    "k-means": {"landmarks": "kmeans"},
 }
 # What a layer may lose alone: half a point of accuracy, or this much of a loss.
 MAX_LOSS_ALONE = 0.005
@@ -43,6 +46,17 @@ ALL_LAYERS = "all layers"
 ONE_LAYER = "one layer"
 BEST_LAYERS = "best layers"
 EXACT = 0  # instead of a number of landmarks
+
+
+def known_kinds() -> dict[str, dict[str, Any]]:
+    """Returns KINDS, and one for each choice of landmarks that was registered since."""
+    own = {"segment_means", *(kind.get("landmarks") for kind in KINDS.values())}
+    registered = {
+        label: {"landmarks": name}
+        for name, label in landmark_choices().items()
+        if name not in own
+    }
+    return KINDS | registered
 
 
 class Difference(NamedTuple):
@@ -136,7 +150,7 @@ class SwapMeter:
         Args:
           run: a model with exact attention in all layers.
           counts: the numbers of landmarks that a layer can have.
-          kind: a name in KINDS.
+          kind: a name in `known_kinds`.
         """
         model = run.config.model
         self._run = run
@@ -152,7 +166,7 @@ class SwapMeter:
                 rngs=nnx.Rngs(0),
                 num_landmarks=count,
                 conv_kernel_size=0,  # The model was not trained with a convolution.
-                **KINDS[kind],
+                **known_kinds()[kind],
             )
             self._branches.append(attention)
         self._weights = jax.device_put(run.weights)
@@ -327,10 +341,11 @@ def measure_swaps(
     """
     metric = run.experiment.objective.select
     num_layers = run.config.model.num_layers
-    meters = {kind: SwapMeter(run, counts, kind) for kind in KINDS}
+    kinds = known_kinds()
+    meters = {kind: SwapMeter(run, counts, kind) for kind in kinds}
     validation = _load(run, "validation", data_dir)
     examples = _draw_examples(validation, num_examples)
-    num_measurements = len(counts) * (len(KINDS) + 2 * num_layers)
+    num_measurements = len(counts) * (len(kinds) + 2 * num_layers)
     if validation.num_examples < num_examples:
         print(
             f"validation has only {validation.num_examples:,} of the {num_examples:,} "
@@ -344,7 +359,7 @@ def measure_swaps(
     table = SwapTable(run, meters, examples)
 
     with tqdm(total=num_measurements, disable=None) as progress:
-        for kind, count in itertools.product(KINDS, counts):
+        for kind, count in itertools.product(kinds, counts):
             table.add(ALL_LAYERS, kind, count, range(num_layers))
             progress.update()
         for count in counts:

@@ -15,6 +15,7 @@ from nystromformer.experiments.approximation.swap_page import by_layer_setting
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.experiments.trained_run import TrainedRun
+from nystromformer.landmarks import LANDMARKS
 from tests.small import make_config, untrained
 
 SETTINGS = {
@@ -111,7 +112,8 @@ def test_layers_and_kinds_differ_and_enough_landmarks_are_exact(run, meters, spl
 def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch, capsys):
     monkeypatch.setattr(swap, "SwapMeter", lambda run, counts, kind: meters[kind])
     swaps = swap.measure_swaps(run, COUNTS, num_examples=10)
-    assert ": 16 measurements on 10 examples…" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out.startswith("exchanging the attention of layers: 16 measurements on 10 ")
     assert swaps.num_examples == 10
     assert swaps.num_validation == 12
     assert swaps.advice.num_examples == 9
@@ -138,6 +140,13 @@ def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch, capsys)
     assert "**All layers exchanged, denoising_accuracy** in points" in page
     titles = [axes.get_title() for axes in draw_swaps(swaps).axes]
     assert "one layer exchanged" in titles
+
+
+def test_landmarks_of_a_loaded_module_are_exchanged_too(monkeypatch):
+    monkeypatch.setitem(LANDMARKS, "first_tokens", LANDMARKS["random"])
+    kinds = swap.known_kinds()
+    assert [*kinds] == [*swap.KINDS, "first tokens"]
+    assert kinds["first tokens"] == {"landmarks": "first_tokens"}
 
 
 def test_the_noise_of_a_difference_is_of_the_same_examples():
