@@ -128,60 +128,87 @@ def _cells(metric: str, rows: pd.DataFrame) -> list[str]:
 
 def describe_advice(swaps: Swaps) -> str:
     """Returns in words how many landmarks each layer needs, and what that costs."""
+    paragraphs = [
+        _describe_floor(swaps),
+        _describe_exchanged(swaps),
+        _describe_kept(swaps),
+        _describe_unsure(swaps),
+    ]
+    return "\n".join(paragraph for paragraph in paragraphs if paragraph)
+
+
+def _describe_floor(swaps: Swaps) -> str:
+    """The warning of a model that has learned little; empty for any other."""
+    if swaps.advice.floor is None:
+        return ""
+    return NEAR_FLOOR.format(floor=format_metric(swaps.metric, swaps.advice.floor))
+
+
+def _describe_exchanged(swaps: Swaps) -> str:
+    """What the test says of the layers that can be exchanged; empty if none can."""
     advice = swaps.advice
     layers_of_count: dict[int, list[int]] = {}
     for layer, count in enumerate(advice.landmarks):
-        layers_of_count.setdefault(count, []).append(layer)
-    kept = layers_of_count.pop(EXACT, [])
-    max_loss = "half a point" if is_rate(swaps.metric) else f"{MAX_LOSS_ALONE}"
-    has_more_examples = swaps.num_examples < swaps.num_validation
+        if count != EXACT:
+            layers_of_count.setdefault(count, []).append(layer)
+    if not layers_of_count:
+        return ""
 
-    paragraphs = []
-    if advice.floor is not None:
-        floor = format_metric(swaps.metric, advice.floor)
-        paragraphs.append(NEAR_FLOOR.format(floor=floor))
-    if layers_of_count:
-        needs = [
-            f"{name_layers(layers)} with {count} landmarks"
-            for count, layers in sorted(layers_of_count.items())
-        ]
-        together = TOGETHER.format(
-            metric=swaps.metric,
-            num_examples=advice.num_examples,
-            exact=format_metric(swaps.metric, advice.exact),
-            difference=format_with_noise(swaps.metric, advice.together),
-        )
-        paragraph = UNCONFIRMED if _is_large_loss(advice.together) else EXCHANGED
-        exchanged = paragraph.format(
-            needs="; ".join(needs),
-            max_loss=max_loss,
-            together=together,
-            command=train_on_command(swaps.command, advice.landmarks),
-            more_examples=MORE_EXAMPLES if has_more_examples else "",
-        )
-        paragraphs.append(exchanged)
-    if kept:
-        most = swaps.table["num_landmarks"].max()
-        paragraphs.append(KEPT.format(layers=name_layers(kept), most=most))
+    needs = [
+        f"{name_layers(layers)} with {count} landmarks"
+        for count, layers in sorted(layers_of_count.items())
+    ]
+    together = TOGETHER.format(
+        metric=swaps.metric,
+        num_examples=advice.num_examples,
+        exact=format_metric(swaps.metric, advice.exact),
+        difference=format_with_noise(swaps.metric, advice.together),
+    )
+    has_more_examples = swaps.num_examples < swaps.num_validation
+    paragraph = UNCONFIRMED if _is_large_loss(advice.together) else EXCHANGED
+    return paragraph.format(
+        needs="; ".join(needs),
+        max_loss=_max_loss(swaps),
+        together=together,
+        command=train_on_command(swaps.command, advice.landmarks),
+        more_examples=MORE_EXAMPLES if has_more_examples else "",
+    )
+
+
+def _describe_kept(swaps: Swaps) -> str:
+    """The layers that keep exact attention; empty if there are none."""
+    landmarks = enumerate(swaps.advice.landmarks)
+    layers = [layer for layer, count in landmarks if count == EXACT]
+    if not layers:
+        return ""
+    most = swaps.table["num_landmarks"].max()
+    return KEPT.format(layers=name_layers(layers), most=most)
+
+
+def _describe_unsure(swaps: Swaps) -> str:
+    """The layers for which chance may have decided; empty if there are none."""
     noise_of_layer = _noise_of_unsure_layers(swaps)
-    if noise_of_layer:
-        noise = max(noise_of_layer.values())
-        # The noise falls with the root of the number of examples.
-        num_needed = swaps.num_examples * (noise / MAX_LOSS_ALONE) ** 2
-        num_needed = int(float(f"{num_needed:.2g}"))
-        is_possible = num_needed <= swaps.num_validation
-        remedy = MORE_WOULD if is_possible else ALL_WOULD_NOT
-        unsure = UNSURE.format(
-            num_examples=swaps.num_examples,
-            max_loss=max_loss,
-            layers=name_layers(list(noise_of_layer)),
-            noise=_format_noise(swaps.metric, noise),
-            remedy=remedy.format(
-                num_needed=num_needed, num_validation=swaps.num_validation
-            ),
-        )
-        paragraphs.append(unsure)
-    return "\n".join(paragraphs)
+    if not noise_of_layer:
+        return ""
+    noise = max(noise_of_layer.values())
+    # The noise falls with the root of the number of examples.
+    num_needed = swaps.num_examples * (noise / MAX_LOSS_ALONE) ** 2
+    num_needed = int(float(f"{num_needed:.2g}"))
+    remedy = MORE_WOULD if num_needed <= swaps.num_validation else ALL_WOULD_NOT
+    return UNSURE.format(
+        num_examples=swaps.num_examples,
+        max_loss=_max_loss(swaps),
+        layers=name_layers(list(noise_of_layer)),
+        noise=_format_noise(swaps.metric, noise),
+        remedy=remedy.format(
+            num_needed=num_needed, num_validation=swaps.num_validation
+        ),
+    )
+
+
+def _max_loss(swaps: Swaps) -> str:
+    """What a layer may lose alone, in words."""
+    return "half a point" if is_rate(swaps.metric) else f"{MAX_LOSS_ALONE}"
 
 
 def _is_large_loss(difference: Difference) -> bool:
