@@ -101,6 +101,8 @@ def read_examples(kind: str, task: Task) -> list[tuple[str, ...]]:
 def read_input() -> str:
     """Returns the whole input."""
     if _INPUT.value == "-":
+        if sys.stdin.isatty():
+            note("reading from the terminal, until Ctrl-D on a line of its own")
         content = sys.stdin.buffer.read()
     else:
         content = Path(_INPUT.value).expanduser().read_bytes()

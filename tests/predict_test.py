@@ -3,14 +3,18 @@
 import csv
 import io
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 
 import pytest
 from etils import epath
 
 import nystromformer
 from nystromformer.experiments.export import export_run
-from tests.commands import refused
+from tests.commands import ROOT, refused
 from tests.small import untrained
 
 EXPRESSIONS = ["[MAX 3 [MIN 8 5 ] ]", "[SM 1 2 ]", "[MED 4 4 9 ]"]
@@ -165,3 +169,19 @@ def test_predict_refuses_a_run_that_gives_a_text_no_class(
     (tmp_path / "texts").write_text(EXPRESSIONS[0])
     flags = (f"--workdir={tmp_path / 'out'}", f"--input={tmp_path / 'texts'}")
     assert message in refused(commands.run("predict.py", *flags))
+
+
+@pytest.mark.slow
+def test_predict_says_that_it_waits_for_a_terminal(workdir):
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, f"{EXPRESSIONS[0]}\n\x04".encode())  # \x04 is Ctrl-D.
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/predict.py", f"--workdir={workdir}"],
+        stdin=terminal,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    note = "note: reading from the terminal, until Ctrl-D on a line of its own\n"
+    assert done.stderr == note
+    assert len(rows_of(done.stdout, "csv")) == 1
