@@ -10,6 +10,7 @@ which it makes the task, the model and the objective.
 """
 
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,11 @@ def _run_file(file: str) -> ConfigDict:
                 f"{_list_configs(path.parent)}"
             )
         config_dict = module.get_config(*words)
-    except (OSError, TypeError, ValueError) as error:
+    except TypeError as error:  # a mistake in the file, unlike the errors below
+        raise ConfigError(
+            f"{path}{_line_of(error, path)}: {_in_one_line(error)}"
+        ) from error
+    except (OSError, ValueError) as error:
         raise ConfigError(_in_one_line(error)) from error
     if not isinstance(config_dict, ConfigDict):
         raise ConfigError(
@@ -213,6 +218,13 @@ def _flatten(config_dict: ConfigDict) -> dict[str, Any]:
 def _in_one_line(error: Exception) -> str:
     """The message of an error, or its class if it has none."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _line_of(error: Exception, path: Path) -> str:
+    """Where in a file an error arose, as in ", line 3"; empty if it did elsewhere."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return f", line {lines[-1]}" if lines else ""
 
 
 def _list_configs(folder: Path) -> str:

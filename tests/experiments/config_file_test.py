@@ -140,6 +140,7 @@ def test_load_config_rejects_a_file_that_returns_no_config(tmp_path, value, chan
     [
         ("raise ValueError('not\\nthis')", "^not this$"),
         ("raise ValueError", "^ValueError$"),
+        ("return\\\n 3 + 'a'", r"mine\.py, line 3: unsupported operand type"),
         ("open('/no/such')", "^.Errno 2. No such file or directory: '/no/such'$"),
     ],
 )
@@ -150,6 +151,14 @@ def test_load_config_says_in_one_line_what_a_config_file_refuses(
     path.write_text(f"def get_config():\n    {statement}\n")
     with pytest.raises(ConfigError, match=message):
         load_config(str(path))
+
+
+def test_load_config_refuses_words_that_a_config_file_does_not_take(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def get_config():\n    pass\n")
+    message = r"mine\.py: get_config\(\) takes 0 positional arguments but 1 was given$"
+    with pytest.raises(ConfigError, match=message):
+        load_config(f"{path}:quick")
 
 
 def test_load_config_shows_where_a_config_file_fails(tmp_path):
