@@ -69,6 +69,15 @@ def list_differences(columns):
     return differences
 
 
+def list_exchanges():
+    """Each difference that an exchange of attentions makes, as `list_differences`."""
+    differences = list_differences(read_runs_of_records("approximation/fine_tuning"))
+    for path in sorted((RESULTS / "approximation").glob("*/swaps.csv")):
+        changes = 100 * pd.read_csv(path)[["difference", "noise"]]
+        differences += changes.abs().itertuples(index=False, name=None)
+    return differences
+
+
 @pytest.fixture(scope="module")
 def quick_differences():
     folders = ("quick_tasks", "listops_short")
@@ -124,3 +133,16 @@ def test_differences_in_words_are_those_of_older_scores(page, read_runs):
     text = (ROOT / page).read_text()
     text = re.sub(r"<!-- report: .*?<!-- end of report -->", "", text, flags=re.DOTALL)
     check_words(text, list_differences(read_runs()))
+
+
+@pytest.mark.parametrize(
+    ("page", "start"),
+    [
+        ("docs/which_attention.md", "\n## Which layers may be exchanged"),
+        ("results/approximation/README.md", ""),
+        ("results/approximation/fine_tuning/README.md", ""),
+    ],
+)
+def test_differences_in_words_are_those_of_exchanges(page, start):
+    text = (ROOT / page).read_text()
+    check_words(text[text.index(start) :], list_exchanges())
