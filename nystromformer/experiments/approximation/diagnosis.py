@@ -33,6 +33,18 @@ MARKS = {
     columns.INVERSE: "I",
     columns.UNDEFINED: "?",
 }
+# What Nyström attention may have beside segment means and iterations, and its options.
+ALTERNATIVES = {
+    columns.K_MEANS: 'landmarks="kmeans"',
+    columns.RANDOM_LANDMARKS: 'landmarks="random"',
+    columns.EXACT_INVERSE: 'pinv="exact", or enough num_pinv_iters,',
+}
+WORDS_OF_LIMITS = {
+    columns.RANK: "the rank limits",
+    columns.LANDMARKS: "the landmarks limit",
+    columns.INVERSE: "the inverse limits",
+    columns.UNDEFINED: "no error to judge in",
+}
 # By the errors of these methods a head is judged.
 JUDGED = (columns.BEST_RANK, columns.BEST_MIDDLE, columns.NYSTROM)
 CELL = 0.55  # inches
@@ -125,8 +137,9 @@ def diagnose(
       behind it, and a figure.
 
     Raises:
-      ValueError: if the shapes do not fit, a token has a NaN or an infinity, a number
-        is below 1, no example is longer than M, or no head has an error.
+      ValueError: if the shapes do not fit, there are more heads than tokens, a token
+        has a NaN or an infinity, a number M is below 1 or no example longer than it, or
+        no head has an error.
     """
     layers = _make_layers(query, key, value, mask)
     longest = max(int(inputs.mask.sum(1).max()) for inputs in layers)
@@ -163,8 +176,7 @@ def _choose_landmarks(
         if not numbers:
             raise ValueError(
                 f"the longest example has {longest} tokens, too few for "
-                f"{DEFAULT_LANDMARKS[0]} landmarks: give smaller numbers, or if these "
-                "are heads, bring the arrays to the shape [L, N, H] or [B, L, N, H]"
+                f"{DEFAULT_LANDMARKS[0]} landmarks: give smaller numbers"
             )
         return numbers
 
@@ -212,18 +224,21 @@ def _make_layers(
             )
         if arrays[0].ndim == 3:
             arrays = [array[None] for array in arrays]
+        _, num_tokens, num_heads, _ = arrays[0].shape
+        if num_heads > num_tokens:
+            raise ValueError(
+                f"query, key and value have {num_heads} heads and {num_tokens} tokens: "
+                "bring them to the shape [L, N, H] or [B, L, N, H], heads behind tokens"
+            )
 
         tokens = arrays[0].shape[:2]
         valid = np.ones(tokens, bool)
         if mask is not None:
             valid = np.atleast_2d(np.asarray(mask, bool))
             if valid.shape != tokens:
-                # As PyTorch has them, [B, N, L, H].
-                is_heads_first = valid.shape == (len(arrays[0]), arrays[0].shape[2])
-                hint = ": heads go behind the tokens, [B, L, N, H]"
                 raise ValueError(
                     f"mask must have a value for each token {tokens}, "
-                    f"got {np.shape(mask)}{hint if is_heads_first else ''}"
+                    f"got {np.shape(mask)}"
                 )
         for name, array in zip(("query", "key", "value"), arrays, strict=True):
             if not np.isfinite(array[valid]).all():
@@ -262,83 +277,100 @@ def advise(table: pd.DataFrame, num_tokens: int, tolerance: float = SMALL_ERROR)
     """Says which layers can have Nyström attention, and with how many landmarks.
 
     A layer can where no head has an error over the tolerance: with segment means, or
-    else with k-means.
+    else with whichever of ALTERNATIVES needs the fewest landmarks. As many landmarks as
+    half of the tokens, or more, save nothing.
 
     Args:
       table: the table of a `Diagnosis`.
       num_tokens: the number of tokens of the longest example.
       tolerance: the error that is small enough.
     """
-    choices = {
-        columns.NYSTROM: "",
-        columns.K_MEANS: ' by k-means, landmarks="kmeans",',
-    }
-    unable = list(table.index.unique("layer"))
+    layers_of_answer: dict[str, list[int]] = {}
+    for layer, rows in table.groupby("layer"):
+        answer = _advise_layer(rows.loc[layer], num_tokens, tolerance)
+        layers_of_answer.setdefault(answer, []).append(layer)
     lines = []
-    for method, choice in choices.items():
-        layers_of_count: dict[int, list[int]] = {}
-        for layer in list(unable):
-            is_small = table.loc[layer, method].unstack("head") <= tolerance
-            enough = is_small.index[is_small.all(axis=1)]
-            if len(enough):
-                layers_of_count.setdefault(int(enough.min()), []).append(layer)
-                unable.remove(layer)
-        lines += [
-            f"With {count} landmarks{choice} {name_layers(layers)} can have Nyström "
-            f"attention: no head has an error over {tolerance:g}."
-            for count, layers in sorted(layers_of_count.items())
-        ]
-    lines += [_advise_limited(layer, table.loc[layer], num_tokens) for layer in unable]
+    for answer, layers in layers_of_answer.items():
+        name = name_layers(layers)
+        lines.append(f"{name[0].upper()}{name[1:]}: {answer}")
     return "\n".join(lines)
 
 
-def _advise_limited(layer: int, rows: pd.DataFrame, num_tokens: int) -> str:
-    """Says what limits a layer that has too few landmarks, and what may help."""
+def _advise_layer(rows: pd.DataFrame, num_tokens: int, tolerance: float) -> str:
+    """The advice for a layer, from the rows of its heads and numbers of landmarks."""
+    is_small = rows[[columns.NYSTROM, *ALTERNATIVES]] <= tolerance
+    is_enough = is_small.groupby("num_landmarks").all()
+    saves = 2 * is_enough.index < num_tokens
+    is_possible = is_enough[saves].any()  # with some number of landmarks, by method
+    if is_possible.any():
+        fewest = is_enough.loc[saves, is_possible].idxmax()
+        method = columns.NYSTROM if is_possible[columns.NYSTROM] else fewest.idxmin()
+        options = f" with {ALTERNATIVES[method]}" if method in ALTERNATIVES else ""
+        return (
+            f"{fewest[method]} landmarks{options} are enough: no head has an error "
+            f"over {tolerance:g}."
+        )
+    if is_enough[columns.NYSTROM].any():
+        return (
+            f"{is_enough[columns.NYSTROM].idxmax()} landmarks are enough, but half of "
+            f"the {num_tokens} tokens or more, and save nothing: keep exact attention."
+        )
+    return _advise_limited_layer(rows, num_tokens, tolerance)
+
+
+def _advise_limited_layer(rows: pd.DataFrame, num_tokens: int, tolerance: float) -> str:
+    """Says what limits a layer that has too few landmarks, and whether to try more."""
     most = rows.index.unique("num_landmarks").max()
     limits = rows[columns.LIMITED_BY].unstack("head").loc[most]
     limits = limits[limits != columns.NOTHING]
-    heads = ", ".join(
-        f"head {head} by {'its' if limit == columns.RANK else 'the'} {limit}"
-        if limit != columns.UNDEFINED
-        else f"head {head} has no error to judge"
-        for head, limit in limits.items()
-    )
+    heads_of_limit: dict[str, list[int]] = {}
+    for head, limit in limits.items():
+        heads_of_limit.setdefault(limit, []).append(head)
+    reasons = [
+        f"{WORDS_OF_LIMITS[limit]} {name_all('head', heads)}"
+        for limit, heads in heads_of_limit.items()
+    ]
     errors = rows[columns.NYSTROM].unstack("head")[limits.index]
-    against_more = _why_not_more(errors, num_tokens)
-    trials = [] if against_more else ["more landmarks"]
-    only_inverse = (limits == columns.INVERSE).all()
-    if only_inverse or (trials and columns.INVERSE in set(limits)):
-        trials.append("more iterations by num_pinv_iters")
-    if trials:
-        what_follows = f": try {', '.join(trials)}, or keep exact attention there."
-    else:
-        what_follows = f", and {against_more}: keep exact attention there."
-    return f"Of layer {layer} {most} landmarks are not enough ({heads}){what_follows}"
+    more = "try more, or " if _would_reach(errors, num_tokens, tolerance) else ""
+    return (
+        f"{most} landmarks are not enough ({'; '.join(reasons)}): "
+        f"{more}keep exact attention."
+    )
 
 
-def _why_not_more(errors: pd.DataFrame, num_tokens: int) -> str:
-    """Why more landmarks are not worth a trial; empty if they are.
+def _would_reach(errors: pd.DataFrame, num_tokens: int, tolerance: float) -> bool:
+    """Whether errors would reach the tolerance below half of the tokens.
+
+    They are taken to fall on by the power of the number of landmarks by which they fell
+    between the last two numbers. Of a single number nobody knows, and they may.
 
     Args:
-      errors: a row for each number of landmarks, in ascending order, and a column for
-        each head that is limited.
+      errors: a row for each number of landmarks, and a column for each head that is
+        limited with the most.
       num_tokens: the number of tokens of the longest example.
+      tolerance: the error that is small enough.
     """
-    most = errors.index.max()
-    if 2 * most >= num_tokens:
-        return f"they are half of the {num_tokens} tokens or more"
-    # Of a single number nobody knows, and the errors may fall with more.
-    least_of_fewer = errors.iloc[:-1].min().fillna(np.inf)
-    if not (errors.loc[most] < least_of_fewer).all():
-        return "the error does not fall with their number"
-    largest = errors.loc[most].max()
-    return f"the error is {largest:.0%} of the output" if largest > 1 else ""
+    errors = errors.sort_index()
+    most = errors.index[-1]
+    if 2 * most >= num_tokens or errors.iloc[-1].isna().any():
+        return False
+    if len(errors) == 1:
+        return True
+    before = errors.index[-2]
+    powers = np.log(errors.loc[most] / errors.loc[before]) / np.log(most / before)
+    reached = errors.loc[most] * (num_tokens / 2 / most) ** powers
+    return bool((reached <= tolerance).all())
 
 
 def name_layers(layers: Sequence[int]) -> str:
     """Returns layers as words: "layer 3", "layers 0, 1 and 2"."""
-    *first, last = map(str, layers)
-    return f"layers {', '.join(first)} and {last}" if first else f"layer {last}"
+    return name_all("layer", layers)
+
+
+def name_all(noun: str, numbers: Sequence[int]) -> str:
+    """Returns numbered things as words: "head 3", "heads 0, 1 and 2"."""
+    *first, last = map(str, numbers)
+    return f"{noun}s {', '.join(first)} and {last}" if first else f"{noun} {last}"
 
 
 def draw_limits(table: pd.DataFrame) -> Figure:

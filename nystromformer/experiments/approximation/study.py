@@ -16,6 +16,7 @@ from nystromformer.experiments.approximation import (
     diagnosis,
     measurements,
     swap,
+    swap_page,
 )
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.experiments.trained_run import TrainedRun
@@ -125,6 +126,7 @@ def measure_study(
     swaps = None
     if swap_examples and swap.has_exact_attention(run):
         swaps = swap.measure_swaps(run, counts, swap_examples, data_dir)
+        print(swap_page.describe_advice(swaps), flush=True)  # The rest takes long.
     with jax.enable_x64(True):
         tables = measure_all(layers, counts)
     if swaps is not None:

@@ -122,8 +122,6 @@ def write_study(
     page = markdown.make_page("Approximation", made_by, describe_study(study))
     (out / "README.md").write_text(page)
     print(f"{out}/README.md has {len(figures)} figures")
-    if study.swaps is not None:
-        print(swap_page.describe_advice(study.swaps))
 
 
 def draw_study(study: Study) -> dict[str, Figure]:

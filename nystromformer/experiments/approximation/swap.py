@@ -95,6 +95,7 @@ class Swaps(NamedTuple):
     exact: its value for the model as it was trained, and that of each other rate.
     num_examples: the number of examples that were measured.
     num_validation: the number of all examples of validation.
+    num_tokens: the number of tokens of the longest of these.
     table: a row for each measurement: `group`; `metric`; `kind`; `num_landmarks`;
       `layers`, the numbers of the exchanged layers, such as "0 2"; `difference` and
       `noise`. Other rates are there with all layers exchanged.
@@ -106,6 +107,7 @@ class Swaps(NamedTuple):
     exact: dict[str, float]
     num_examples: int
     num_validation: int
+    num_tokens: int
     table: pd.DataFrame
     advice: Advice
     command: str | None
@@ -380,6 +382,7 @@ def measure_swaps(
         exact={x: table.exact[x].mean() for x in (metric, *table.other_rates())},
         num_examples=len(examples.labels),
         num_validation=validation.num_examples,
+        num_tokens=int(validation.lengths.max()),
         table=frame,
         advice=_measure_advice(run, meters[SEGMENT_MEANS], landmarks, test_examples),
         command=run.result["command"] if run.result else None,

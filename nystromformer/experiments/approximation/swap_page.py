@@ -2,8 +2,10 @@
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from nystromformer.experiments import markdown
@@ -21,17 +23,22 @@ from nystromformer.metrics import format_metric, is_rate
 
 # The paragraphs of the advice. Each is one line, as it stands in a page.
 EXCHANGED = """\
-**{needs}** can be exchanged: each of these layers alone loses at most {max_loss} of \
-validation. {together} This trains on with it:
+**{needs}** can be exchanged: alone, each loses at most {max_loss} of validation. \
+{together} This trains on with it, for as many steps as the run has (train.num_steps); \
+the same without --config.attention.by_layer, in another --workdir, is its control:
 
     {command}
+"""
+# Where an exchange needs as many landmarks as half of the tokens, or more.
+SAVES_NOTHING = """\
+**{count} landmarks save nothing** here: the longest sequence has {num_tokens} tokens.
 """
 # Of a run whose own command is not known, or began many runs, as a sweep's does.
 TRAIN_COMMAND = "python scripts/train.py --config=CONFIG_OF_THIS_RUN"
 # Instead of EXCHANGED, where the test says otherwise.
 UNCONFIRMED = """\
-**{needs}** seemed exchangeable, since each of these layers alone loses at most \
-{max_loss} of validation, and **the test does not confirm it**. {together} Take more \
+**{needs}** seemed exchangeable, since alone each loses at most {max_loss} of \
+validation, and **the test does not confirm it**. {together} Take more \
 landmarks{more_examples}.
 """
 MORE_EXAMPLES = ", or choose them on more examples by --swap_examples"
@@ -43,14 +50,19 @@ KEPT = """\
 **{layers}** can not: {most} landmarks are not enough, keep exact attention.
 """
 # Where examples are so few that chance may have decided on layers.
+UNDECIDED = """\
+Undecided: **{layers}**, with a loss over {max_loss} with {most} landmarks, but within \
+chance.
+"""
 UNSURE = """\
 **{num_examples:,} examples cannot tell {max_loss}** of {layers}: alone the loss is \
-known to ± {noise} at worst. {remedy}
+known to ± {noise} at worst. {remedy}{known}
 """
-MORE_WOULD = "About {num_needed:,} would, by --swap_examples."
+MORE_WOULD = "About {num_needed:,} would, by --swap_examples={num_needed}."
 ALL_WOULD_NOT = """\
 It would take about {num_needed:,}, and validation has {num_validation:,}.\
 """
+KNOWN = " Known to lose no more: {needs}."
 NEAR_FLOOR = """\
 **The model is within chance of its floor**, {floor} of the test: it has learned \
 little, and an exchange that costs nothing says nothing.
@@ -147,17 +159,11 @@ def _describe_floor(swaps: Swaps) -> str:
 def _describe_exchanged(swaps: Swaps) -> str:
     """What the test says of the layers that can be exchanged; empty if none can."""
     advice = swaps.advice
-    layers_of_count: dict[int, list[int]] = {}
-    for layer, count in enumerate(advice.landmarks):
-        if count != EXACT:
-            layers_of_count.setdefault(count, []).append(layer)
-    if not layers_of_count:
+    landmarks = enumerate(advice.landmarks)
+    count_of_layer = {layer: count for layer, count in landmarks if count != EXACT}
+    if not count_of_layer:
         return ""
 
-    needs = [
-        f"{name_layers(layers)} with {count} landmarks"
-        for count, layers in sorted(layers_of_count.items())
-    ]
     together = TOGETHER.format(
         metric=swaps.metric,
         num_examples=advice.num_examples,
@@ -166,43 +172,70 @@ def _describe_exchanged(swaps: Swaps) -> str:
     )
     has_more_examples = swaps.num_examples < swaps.num_validation
     paragraph = UNCONFIRMED if _is_large_loss(advice.together) else EXCHANGED
-    return paragraph.format(
-        needs="; ".join(needs),
+    text = paragraph.format(
+        needs=_name_needs(count_of_layer),
         max_loss=_max_loss(swaps),
         together=together,
         command=train_on_command(swaps.command, advice.landmarks),
         more_examples=MORE_EXAMPLES if has_more_examples else "",
     )
+    most = max(count_of_layer.values())
+    if 2 * most >= swaps.num_tokens:
+        note = SAVES_NOTHING.format(count=most, num_tokens=swaps.num_tokens)
+        text = f"{text}\n{note}"
+    return text
+
+
+def _name_needs(count_of_layer: Mapping[int, int]) -> str:
+    """Layers and their numbers of landmarks, in the order of the layers."""
+    layers_of_count: dict[int, list[int]] = {}
+    for layer, count in count_of_layer.items():
+        layers_of_count.setdefault(count, []).append(layer)
+    return "; ".join(
+        f"{name_layers(layers)} with {count} landmarks"
+        for count, layers in layers_of_count.items()
+    )
 
 
 def _describe_kept(swaps: Swaps) -> str:
-    """The layers that keep exact attention; empty if there are none."""
-    landmarks = enumerate(swaps.advice.landmarks)
-    layers = [layer for layer, count in landmarks if count == EXACT]
-    if not layers:
-        return ""
-    most = swaps.table["num_landmarks"].max()
-    return KEPT.format(layers=name_layers(layers), most=most)
+    """The layers that keep exact attention, surely or not; empty if there are none."""
+    unsure_layers = {row.layer for row in _unsure_rows(swaps)}
+    layers_of_paragraph: dict[str, list[int]] = {KEPT: [], UNDECIDED: []}
+    for layer, count in enumerate(swaps.advice.landmarks):
+        if count == EXACT:
+            paragraph = UNDECIDED if layer in unsure_layers else KEPT
+            layers_of_paragraph[paragraph].append(layer)
+    texts = [
+        paragraph.format(
+            layers=name_layers(layers),
+            most=swaps.table["num_landmarks"].max(),
+            max_loss=_max_loss(swaps),
+        )
+        for paragraph, layers in layers_of_paragraph.items()
+        if layers
+    ]
+    return "\n".join(texts)
 
 
 def _describe_unsure(swaps: Swaps) -> str:
     """The layers for which chance may have decided; empty if there are none."""
-    noise_of_layer = _noise_of_unsure_layers(swaps)
-    if not noise_of_layer:
+    rows = _unsure_rows(swaps)
+    if not rows:
         return ""
-    noise = max(noise_of_layer.values())
-    # The noise falls with the root of the number of examples.
-    num_needed = swaps.num_examples * (noise / MAX_LOSS_ALONE) ** 2
+    num_needed = max(_num_examples_needed(swaps, row) for row in rows)
     num_needed = int(float(f"{num_needed:.2g}"))
     remedy = MORE_WOULD if num_needed <= swaps.num_validation else ALL_WOULD_NOT
+    layers = [row.layer for row in rows]
+    known = _known_needs(swaps, layers)
     return UNSURE.format(
         num_examples=swaps.num_examples,
         max_loss=_max_loss(swaps),
-        layers=name_layers(list(noise_of_layer)),
-        noise=_format_noise(swaps.metric, noise),
+        layers=name_layers(layers),
+        noise=_format_noise(swaps.metric, max(row.noise for row in rows)),
         remedy=remedy.format(
             num_needed=num_needed, num_validation=swaps.num_validation
         ),
+        known=KNOWN.format(needs=_name_needs(known)) if known else "",
     )
 
 
@@ -216,22 +249,51 @@ def _is_large_loss(difference: Difference) -> bool:
     return difference.difference < -max(difference.noise, MAX_LOSS_ALONE)
 
 
-def _noise_of_unsure_layers(swaps: Swaps) -> dict[int, float]:
-    """The noise of each layer for which chance may have decided.
+def _rows_alone(swaps: Swaps) -> pd.DataFrame:
+    """The rows of layers that are exchanged alone, by the number of the layer."""
+    rows = swaps.rows(ONE_LAYER)
+    return rows.assign(layer=rows["layers"].astype(int)).sort_values("layer")
+
+
+def _unsure_rows(swaps: Swaps) -> list[Any]:
+    """The row of each layer for which chance may have decided.
 
     Its noise alone is over MAX_LOSS_ALONE, and this lies within it. An exchanged layer
     is judged with the landmarks that were chosen for it, one that is kept with the
     most.
     """
-    alone = swaps.rows(ONE_LAYER).set_index(["layers", "num_landmarks"])
     most = swaps.table["num_landmarks"].max()
-    noise_of_layer = {}
-    for layer, count in enumerate(swaps.advice.landmarks):
-        row = alone.loc[(f"{layer}", most if count == EXACT else count)]
-        distance = abs(row["difference"] + MAX_LOSS_ALONE)
-        if row["noise"] > MAX_LOSS_ALONE and row["noise"] >= distance:
-            noise_of_layer[layer] = float(row["noise"])
-    return noise_of_layer
+    judged = {
+        (layer, most if count == EXACT else count)
+        for layer, count in enumerate(swaps.advice.landmarks)
+    }
+    return [
+        row
+        for row in _rows_alone(swaps).itertuples()
+        if (row.layer, row.num_landmarks) in judged
+        and row.noise > MAX_LOSS_ALONE
+        and row.noise >= abs(row.difference + MAX_LOSS_ALONE)
+    ]
+
+
+def _num_examples_needed(swaps: Swaps, row: Any) -> float:
+    """How many examples would make the noise of a row MAX_LOSS_ALONE.
+
+    It falls with the root of their number, and where none has changed, as 3 / n.
+    """
+    has_changed = row.difference != 0 or not np.isclose(
+        row.noise, 3 / swaps.num_examples
+    )
+    power = 2 if has_changed else 1
+    return swaps.num_examples * (row.noise / MAX_LOSS_ALONE) ** power
+
+
+def _known_needs(swaps: Swaps, layers: Sequence[int]) -> dict[int, int]:
+    """The least number of landmarks with which a layer surely loses little, if any."""
+    rows = _rows_alone(swaps)
+    is_sure = rows["difference"] - rows["noise"] >= -MAX_LOSS_ALONE
+    least = rows[is_sure].groupby("layer")["num_landmarks"].min()
+    return {layer: int(least[layer]) for layer in layers if layer in least}
 
 
 def train_on_command(command: str | None, landmarks: Sequence[int]) -> str:

@@ -116,6 +116,7 @@ def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch, capsys)
     assert out.startswith("exchanging the attention of layers: 16 measurements on 10 ")
     assert swaps.num_examples == 10
     assert swaps.num_validation == 12
+    assert swaps.num_tokens == splits["validation"].lengths.max()
     assert swaps.advice.num_examples == 9
     assert swaps.exact.keys() == {"accuracy", "denoising_accuracy"}
     of_tokens = swaps.rows(swap.ALL_LAYERS, "denoising_accuracy")
