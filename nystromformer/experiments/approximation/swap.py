@@ -9,7 +9,7 @@ Letters: B examples, M landmarks.
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -76,15 +76,16 @@ class Advice(NamedTuple):
 
     landmarks: for each layer a number; EXACT where no measured number is enough.
     num_examples: the number of examples of the test that were measured.
-    exact: the metric of the model as it was trained, on these.
-    together: the difference with all these numbers at once.
+    exact: the metric that selects, and each other rate, of the model as it was trained,
+      on these examples.
+    together: their differences with all these numbers at once.
     floor: what a fixed rule reaches on the test, where the run is within chance of it.
     """
 
     landmarks: tuple[int, ...]
     num_examples: int
-    exact: float
-    together: Difference
+    exact: dict[str, float]
+    together: dict[str, Difference]
     floor: float | None = None
 
 
@@ -320,7 +321,7 @@ class SwapTable:
 
     def other_rates(self) -> list[str]:
         """Returns the rates besides the metric that selects, as of masked tokens."""
-        return [x for x in self.exact if is_rate(x) and x != self._select]
+        return _other_rates(self.exact, self._select)
 
 
 def measure_swaps(
@@ -397,15 +398,28 @@ def _measure_advice(
 ) -> Advice:
     """What the model loses on examples of the test with these landmarks at once."""
     objective = run.experiment.objective
-    exact = meter.measure(examples, [EXACT] * len(landmarks))[objective.select]
-    swapped = meter.measure(examples, landmarks)[objective.select]
+    exact = meter.measure(examples, [EXACT] * len(landmarks))
+    swapped = meter.measure(examples, landmarks)
+    metrics = [objective.select, *_other_rates(exact, objective.select)]
     return Advice(
         landmarks=landmarks,
         num_examples=len(examples.labels),
-        exact=exact.mean(),
-        together=_difference(swapped, exact, objective.higher_is_better),
+        exact={metric: exact[metric].mean() for metric in metrics},
+        together={
+            metric: _difference(
+                swapped[metric],
+                exact[metric],
+                is_rate(metric) or objective.higher_is_better,
+            )
+            for metric in metrics
+        },
         floor=_floor_within_chance(run),
     )
+
+
+def _other_rates(metrics: Iterable[str], select: str) -> list[str]:
+    """The rates among the metrics, without the one that selects."""
+    return [metric for metric in metrics if is_rate(metric) and metric != select]
 
 
 def _floor_within_chance(run: TrainedRun) -> float | None:

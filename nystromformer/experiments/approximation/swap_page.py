@@ -43,8 +43,7 @@ landmarks{more_examples}.
 """
 MORE_EXAMPLES = ", or choose them on more examples by --swap_examples"
 TOGETHER = """\
-All of them together change the {metric} on {num_examples:,} examples of the test from \
-{exact} by {difference}.\
+All of them together change on {num_examples:,} examples of the test {changes}.\
 """
 KEPT = """\
 **{layers}** can not: {most} landmarks are not enough, keep exact attention.
@@ -164,14 +163,17 @@ def _describe_exchanged(swaps: Swaps) -> str:
     if not count_of_layer:
         return ""
 
+    changes = [
+        f"the {metric} from {format_metric(metric, advice.exact[metric])} by "
+        f"{format_with_noise(metric, difference)}"
+        for metric, difference in advice.together.items()
+    ]
     together = TOGETHER.format(
-        metric=swaps.metric,
-        num_examples=advice.num_examples,
-        exact=format_metric(swaps.metric, advice.exact),
-        difference=format_with_noise(swaps.metric, advice.together),
+        num_examples=advice.num_examples, changes=" and ".join(changes)
     )
     has_more_examples = swaps.num_examples < swaps.num_validation
-    paragraph = UNCONFIRMED if _is_large_loss(advice.together) else EXCHANGED
+    is_large_loss = _is_large_loss(advice.together[swaps.metric])
+    paragraph = UNCONFIRMED if is_large_loss else EXCHANGED
     text = paragraph.format(
         needs=_name_needs(count_of_layer),
         max_loss=_max_loss(swaps),

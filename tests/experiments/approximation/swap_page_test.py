@@ -32,8 +32,11 @@ def make_swaps(
     advice = Advice(
         landmarks=(64, 16, EXACT, 64),
         num_examples=500,
-        exact=0.75,
-        together=Difference(*together),
+        exact={"accuracy": 0.75, "mlm_accuracy": 0.4},
+        together={
+            "accuracy": Difference(*together),
+            "mlm_accuracy": Difference(-0.2, 0.01),
+        },
     )
     table = pd.DataFrame(
         {
@@ -62,10 +65,10 @@ def test_the_advice_says_what_to_exchange_and_what_to_keep():
     assert describe_advice(swaps).split("\n") == [
         "**layers 0 and 3 with 64 landmarks; layer 1 with 16 landmarks** can be "
         "exchanged: alone, each loses at most half a point of validation. All of them "
-        "together change the accuracy on 500 examples of the test from 75.00% by -0.45 "
-        "± 0.40. This trains on with it, for as many steps as the run has "
-        "(train.num_steps); the same without --config.attention.by_layer, in another "
-        "--workdir, is its control:",
+        "together change on 500 examples of the test the accuracy from 75.00% by -0.45 "
+        "± 0.40 and the mlm_accuracy from 40.00% by -20.00 ± 1.00. This trains on with "
+        "it, for as many steps as the run has (train.num_steps); the same without "
+        "--config.attention.by_layer, in another --workdir, is its control:",
         "",
         "    python scripts/train.py --config=configs/text.py:softmax "
         "--workdir=runs/a-nystrom --config.train.init_from=runs/a "
@@ -91,9 +94,10 @@ def test_what_the_test_does_not_confirm_is_not_advised():
     assert text.startswith(
         "**layers 0 and 3 with 64 landmarks; layer 1 with 16 landmarks** seemed "
         "exchangeable, since alone each loses at most half a point of validation, and "
-        "**the test does not confirm it**. All of them together change the accuracy on "
-        "500 examples of the test from 75.00% by -5.00 ± 3.39. Take more landmarks, or "
-        "choose them on more examples by --swap_examples.\n"
+        "**the test does not confirm it**. All of them together change on 500 examples "
+        "of the test the accuracy from 75.00% by -5.00 ± 3.39 and the mlm_accuracy "
+        "from 40.00% by -20.00 ± 1.00. Take more landmarks, or choose them on more "
+        "examples by --swap_examples.\n"
     )
     assert "can be exchanged" not in text
     assert "by_layer" not in text

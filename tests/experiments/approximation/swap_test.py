@@ -119,6 +119,7 @@ def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch, capsys)
     assert swaps.num_tokens == splits["validation"].lengths.max()
     assert swaps.advice.num_examples == 9
     assert swaps.exact.keys() == {"accuracy", "denoising_accuracy"}
+    assert [*swaps.advice.together] == ["accuracy", "denoising_accuracy"]
     of_tokens = swaps.rows(swap.ALL_LAYERS, "denoising_accuracy")
     assert len(of_tokens) == 4 * 2
     assert of_tokens["difference"].abs().max() > 0
