@@ -223,7 +223,8 @@ def _in_one_line(error: Exception) -> str:
 def _line_of(error: Exception, path: Path) -> str:
     """Where in a file an error arose, as in ", line 3"; empty if it did elsewhere."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    file = str(path.absolute())
+    lines = [frame.lineno for frame in frames if frame.filename == file]
     return f", line {lines[-1]}" if lines else ""
 
 

@@ -75,16 +75,22 @@ class TrainedRun:
     experiment: the objects that its config describes, `config` and `task` among them.
     weights: the best on validation so far, on the host.
     result: the content of result.json; None if the run is not finished.
+    folder: where the run lies; None if it is only in memory.
     """
 
     def __init__(
-        self, experiment: Experiment, weights: Weights, result: dict[str, Any] | None
+        self,
+        experiment: Experiment,
+        weights: Weights,
+        result: dict[str, Any] | None,
+        folder: epath.Path | None = None,
     ):
         self.experiment = experiment
         self.config = experiment.config
         self.task = experiment.task
         self.weights = weights
         self.result = result
+        self.folder = folder
 
     @functools.cached_property
     def model(self) -> Any:
@@ -286,7 +292,7 @@ def load_run(
             f"the weights in {folder} are not those that its {CONFIG_FILE} or "
             f"{RESULT_FILE} belongs to: copy all files from the same run"
         )
-    return TrainedRun(experiment, weights, result)
+    return TrainedRun(experiment, weights, result, folder)
 
 
 def _check_same_run(

@@ -145,12 +145,14 @@ def test_load_config_rejects_a_file_that_returns_no_config(tmp_path, value, chan
     ],
 )
 def test_load_config_says_in_one_line_what_a_config_file_refuses(
-    tmp_path, statement, message
+    tmp_path, monkeypatch, statement, message
 ):
     path = tmp_path / "mine.py"
     path.write_text(f"def get_config():\n    {statement}\n")
-    with pytest.raises(ConfigError, match=message):
-        load_config(str(path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.py", str(path)):
+        with pytest.raises(ConfigError, match=message):
+            load_config(name)
 
 
 def test_load_config_refuses_words_that_a_config_file_does_not_take(tmp_path):

@@ -40,6 +40,7 @@ def test_split(workdir, run):
 
 def test_load_run_has_the_weights_that_were_tested(workdir, run):
     assert run.result == result_of(workdir)
+    assert str(run.folder) == str(workdir)
     # A prediction changes no weight.
     run.predict(["[MAX 2 3 ]"])
     _, weights = split_weights(run.model)

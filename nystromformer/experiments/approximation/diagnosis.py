@@ -5,7 +5,7 @@ print(diagnosis.advice)
 diagnosis.write("diagnosis")
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,10 @@ from matplotlib.figure import Figure
 
 from nystromformer.experiments import markdown
 from nystromformer.experiments.approximation import causes, columns
-from nystromformer.experiments.approximation.measurements import NUM_PINV_ITERS
+from nystromformer.experiments.approximation.measurements import (
+    NUM_PINV_ITERS,
+    saves_time,
+)
 from nystromformer.experiments.plotting import new_figure, save_figure
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.validation import check_range
@@ -37,13 +40,12 @@ MARKS = {
 ALTERNATIVES = {
     columns.K_MEANS: 'landmarks="kmeans"',
     columns.RANDOM_LANDMARKS: 'landmarks="random"',
-    columns.EXACT_INVERSE: 'pinv="exact", or enough num_pinv_iters,',
+    columns.EXACT_INVERSE: 'pinv="exact" or enough num_pinv_iters',
 }
 WORDS_OF_LIMITS = {
     columns.RANK: "the rank limits",
     columns.LANDMARKS: "the landmarks limit",
     columns.INVERSE: "the inverse limits",
-    columns.UNDEFINED: "no error to judge in",
 }
 # By the errors of these methods a head is judged.
 JUDGED = (columns.BEST_RANK, columns.BEST_MIDDLE, columns.NYSTROM)
@@ -143,6 +145,8 @@ def diagnose(
     """
     layers = _make_layers(query, key, value, mask)
     longest = max(int(inputs.mask.sum(1).max()) for inputs in layers)
+    if longest == 0:
+        raise ValueError("the mask has no token, True = a token")
     numbers = _choose_landmarks(num_landmarks, longest)
     check_range("num_draws", num_draws, 1)
 
@@ -176,7 +180,7 @@ def _choose_landmarks(
         if not numbers:
             raise ValueError(
                 f"the longest example has {longest} tokens, too few for "
-                f"{DEFAULT_LANDMARKS[0]} landmarks: give smaller numbers"
+                f"{DEFAULT_LANDMARKS[0]} landmarks: give a smaller num_landmarks"
             )
         return numbers
 
@@ -276,9 +280,9 @@ def summarize(errors: pd.DataFrame, tolerance: float = SMALL_ERROR) -> pd.DataFr
 def advise(table: pd.DataFrame, num_tokens: int, tolerance: float = SMALL_ERROR) -> str:
     """Says which layers can have Nyström attention, and with how many landmarks.
 
-    A layer can where no head has an error over the tolerance: with segment means, or
-    else with whichever of ALTERNATIVES needs the fewest landmarks. As many landmarks as
-    half of the tokens, or more, save nothing.
+    A layer can where no head has an error over the tolerance, with segment means or
+    with one of ALTERNATIVES; random landmarks need this of every draw. As many
+    landmarks as half of the tokens, or more, save nothing and do not count.
 
     Args:
       table: the table of a `Diagnosis`.
@@ -297,68 +301,131 @@ def advise(table: pd.DataFrame, num_tokens: int, tolerance: float = SMALL_ERROR)
 
 
 def _advise_layer(rows: pd.DataFrame, num_tokens: int, tolerance: float) -> str:
-    """The advice for a layer, from the rows of its heads and numbers of landmarks."""
-    is_small = rows[[columns.NYSTROM, *ALTERNATIVES]] <= tolerance
-    is_enough = is_small.groupby("num_landmarks").all()
-    saves = 2 * is_enough.index < num_tokens
-    is_possible = is_enough[saves].any()  # with some number of landmarks, by method
-    if is_possible.any():
-        fewest = is_enough.loc[saves, is_possible].idxmax()
-        method = columns.NYSTROM if is_possible[columns.NYSTROM] else fewest.idxmin()
-        options = f" with {ALTERNATIVES[method]}" if method in ALTERNATIVES else ""
-        return (
-            f"{fewest[method]} landmarks{options} are enough: no head has an error "
-            f"over {tolerance:g}."
+    """The advice for a layer, from the rows of its heads and numbers of landmarks.
+
+    Heads without an error, as those whose values are zero, are named and decide
+    nothing.
+    """
+    limits = rows[columns.LIMITED_BY].unstack("head")
+    is_judged = (limits != columns.UNDEFINED).all()
+    heads = limits.columns[is_judged]
+    answer = "keep exact attention."
+    if len(heads):
+        errors_of_method = {
+            method: _worst_errors(rows, method).unstack("head")[heads]
+            for method in (columns.NYSTROM, *ALTERNATIVES)
+        }
+        answer = _advise_heads(
+            errors_of_method, limits[heads].iloc[-1], num_tokens, tolerance
         )
-    if is_enough[columns.NYSTROM].any():
-        return (
-            f"{is_enough[columns.NYSTROM].idxmax()} landmarks are enough, but half of "
-            f"the {num_tokens} tokens or more, and save nothing: keep exact attention."
-        )
-    return _advise_limited_layer(rows, num_tokens, tolerance)
+    others = limits.columns[~is_judged].tolist()
+    if others:
+        answer += f" There is no error to judge in {name_all('head', others)}."
+    return answer
 
 
-def _advise_limited_layer(rows: pd.DataFrame, num_tokens: int, tolerance: float) -> str:
-    """Says what limits a layer that has too few landmarks, and whether to try more."""
-    most = rows.index.unique("num_landmarks").max()
-    limits = rows[columns.LIMITED_BY].unstack("head").loc[most]
-    limits = limits[limits != columns.NOTHING]
+def _advise_heads(
+    errors_of_method: Mapping[str, pd.DataFrame],
+    limits: pd.Series,
+    num_tokens: int,
+    tolerance: float,
+) -> str:
+    """The advice for the heads of a layer that can be judged.
+
+    Args:
+      errors_of_method: by method the errors, a row for each number of landmarks, in
+        ascending order, and a column for each head.
+      limits: what limits each head with the most landmarks.
+      num_tokens, tolerance: as for `advise`.
+    """
+    fewest = {}
+    for method, errors in errors_of_method.items():
+        is_enough = (errors <= tolerance).all(axis=1)
+        enough = [
+            count for count in errors.index[is_enough] if saves_time(count, num_tokens)
+        ]
+        if enough:
+            fewest[method] = min(enough)
+    if fewest:
+        return f"{_name_fewest(fewest)}: no head has an error over {tolerance:g}."
+
+    methods_to_try = [
+        method
+        for method, errors in errors_of_method.items()
+        if _would_reach(errors, num_tokens, tolerance)
+    ]
+    what_to_do = "keep exact attention"
+    if methods_to_try:
+        options = ALTERNATIVES.get(methods_to_try[0])
+        with_options = f" with {options}" if options else ""
+        what_to_do = f"try more{with_options}, or {what_to_do}"
+    most = errors_of_method[columns.NYSTROM].index.max()
+    if (limits == columns.NOTHING).all():
+        return (
+            f"{most} landmarks are enough, but half of the {num_tokens} tokens or "
+            "more, and save nothing: keep exact attention."
+        )
+    reasons = _describe_limits(limits)
+    return f"{most} landmarks are not enough ({reasons}): {what_to_do}."
+
+
+def _worst_errors(rows: pd.DataFrame, method: str) -> pd.Series:
+    """The errors of a method, of random landmarks those of the worst draw."""
+    if method == columns.RANDOM_LANDMARKS:
+        # No draw has more than the median, times the largest over the smallest.
+        return rows[method] * rows[columns.spread_of(method)]
+    return rows[method]
+
+
+def _name_fewest(fewest: Mapping[str, int]) -> str:
+    """The fewest landmarks that are enough with segment means, or with something else.
+
+    Beside segment means the alternative is named if it needs half as many, or fewer.
+
+    Args:
+      fewest: by method the fewest landmarks that are enough.
+    """
+    best = min(fewest, key=lambda method: fewest[method])
+    if columns.NYSTROM not in fewest:
+        return f"{fewest[best]} landmarks with {ALTERNATIVES[best]} are enough"
+    words = f"{fewest[columns.NYSTROM]} landmarks are enough"
+    if 2 * fewest[best] <= fewest[columns.NYSTROM]:
+        words += f", or {fewest[best]} with {ALTERNATIVES[best]}"
+    return words
+
+
+def _describe_limits(limits: pd.Series) -> str:
+    """Says what limits heads, as in "the rank limits heads 0 and 2"."""
     heads_of_limit: dict[str, list[int]] = {}
     for head, limit in limits.items():
-        heads_of_limit.setdefault(limit, []).append(head)
-    reasons = [
+        if limit != columns.NOTHING:
+            heads_of_limit.setdefault(limit, []).append(head)
+    return "; ".join(
         f"{WORDS_OF_LIMITS[limit]} {name_all('head', heads)}"
         for limit, heads in heads_of_limit.items()
-    ]
-    errors = rows[columns.NYSTROM].unstack("head")[limits.index]
-    more = "try more, or " if _would_reach(errors, num_tokens, tolerance) else ""
-    return (
-        f"{most} landmarks are not enough ({'; '.join(reasons)}): "
-        f"{more}keep exact attention."
     )
 
 
 def _would_reach(errors: pd.DataFrame, num_tokens: int, tolerance: float) -> bool:
-    """Whether errors would reach the tolerance below half of the tokens.
+    """Whether all errors would reach the tolerance below half of the tokens.
 
     They are taken to fall on by the power of the number of landmarks by which they fell
     between the last two numbers. Of a single number nobody knows, and they may.
 
     Args:
-      errors: a row for each number of landmarks, and a column for each head that is
-        limited with the most.
-      num_tokens: the number of tokens of the longest example.
-      tolerance: the error that is small enough.
+      errors: a row for each number of landmarks, in ascending order, and a column for
+        each head.
+      num_tokens, tolerance: as for `advise`.
     """
-    errors = errors.sort_index()
     most = errors.index[-1]
-    if 2 * most >= num_tokens or errors.iloc[-1].isna().any():
+    if not saves_time(most, num_tokens):
         return False
     if len(errors) == 1:
         return True
+    large = errors.loc[:, errors.loc[most] > tolerance]
     before = errors.index[-2]
-    powers = np.log(errors.loc[most] / errors.loc[before]) / np.log(most / before)
-    reached = errors.loc[most] * (num_tokens / 2 / most) ** powers
+    powers = np.log(large.loc[most] / large.loc[before]) / np.log(most / before)
+    reached = large.loc[most] * (num_tokens / 2 / most) ** powers
     return bool((reached <= tolerance).all())
 
 

@@ -27,6 +27,14 @@ HeadMatrices = dict[tuple[int, int], dict[str, np.ndarray]]
 NUM_PINV_ITERS = 6  # of the iterative inverse, as in the paper
 
 
+def saves_time(num_landmarks: int, num_tokens: int) -> bool:
+    """Returns whether landmarks are fewer than half of the tokens.
+
+    As many or more are taken to save nothing, whatever the device.
+    """
+    return 2 * num_landmarks < num_tokens
+
+
 @functools.partial(
     jax.jit, static_argnames=("num_landmarks", "landmarks", "num_pinv_iters", "pinv")
 )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
@@ -20,6 +21,7 @@ from nystromformer.experiments.approximation import (
 )
 from nystromformer.experiments.recorded_layers import AttentionInputs
 from nystromformer.experiments.trained_run import TrainedRun
+from nystromformer.landmarks import LANDMARKS
 
 BASELINES = ("linformer", "performer")  # with as many rows or features as landmarks
 ITERATIONS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20)
@@ -102,6 +104,27 @@ def choose_landmarks(
             f"has {max_length} tokens; give smaller numbers"
         )
     return counts
+
+
+def check_choices(counts: Sequence[int], num_tokens: int) -> None:
+    """Checks that each choice of landmarks can have these numbers, as one of --load.
+
+    Raises:
+      ConfigError: with the error of the choice that cannot.
+    """
+    tokens = jax.ShapeDtypeStruct((num_tokens, 1), jnp.float32)
+    for name, label in columns.landmark_choices().items():
+        for count in counts:
+
+            def choose(tokens: Any, name: str = name, count: int = count) -> Any:
+                return LANDMARKS[name](tokens, count, None, 0)
+
+            try:
+                jax.eval_shape(choose, tokens)
+            except ValueError as error:
+                raise ConfigError(
+                    f"{label}: {error}; give other numbers by --landmarks"
+                ) from error
 
 
 def measure_study(

@@ -19,6 +19,7 @@ from nystromformer.experiments.approximation.pictures import (
 from nystromformer.experiments.approximation.study import (
     NUM_DRAWS,
     Study,
+    check_choices,
     choose_landmarks,
     measure_study,
     own_landmarks,
@@ -107,6 +108,7 @@ def write_study(
     layers = record_longest(run, examples, data_dir)
     max_length = int(max(inputs.mask.sum(1).max() for inputs in layers))
     counts = choose_landmarks(landmarks, own_landmarks(run.config), max_length)
+    check_choices(counts, run.task.max_length)
 
     made_by = provenance.collect()
     out.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,7 @@ from nystromformer.experiments.approximation.columns import (
     SEGMENT_MEANS,
     landmark_choices,
 )
+from nystromformer.experiments.approximation.measurements import saves_time
 from nystromformer.experiments.trained_run import TrainedRun
 from nystromformer.metrics import is_rate
 from nystromformer.training.data import Batch, DeviceRows, HostSplit
@@ -65,10 +66,12 @@ class Difference(NamedTuple):
     difference: a change for the worse is negative, also of a loss.
     noise: two standard errors of the difference, over the examples; 3 / n if none of n
       examples has changed.
+    has_changed: whether an example has.
     """
 
     difference: float
     noise: float
+    has_changed: bool = True
 
 
 class Advice(NamedTuple):
@@ -98,10 +101,10 @@ class Swaps(NamedTuple):
     num_validation: the number of all examples of validation.
     num_tokens: the number of tokens of the longest of these.
     table: a row for each measurement: `group`; `metric`; `kind`; `num_landmarks`;
-      `layers`, the numbers of the exchanged layers, such as "0 2"; `difference` and
-      `noise`. Other rates are there with all layers exchanged.
+      `layers`, the numbers of the exchanged layers, such as "0 2"; and the parts of a
+      `Difference`. Other rates are there with all layers exchanged.
     advice: how many landmarks each layer needs.
-    command: the command line of the run, if it is finished.
+    run: the run.
     """
 
     metric: str
@@ -111,7 +114,7 @@ class Swaps(NamedTuple):
     num_tokens: int
     table: pd.DataFrame
     advice: Advice
-    command: str | None
+    run: TrainedRun
 
     def rows(self, group: str, metric: str | None = None) -> pd.DataFrame:
         """Returns the rows of a group, and of `self.metric` or another one."""
@@ -301,12 +304,8 @@ class SwapTable:
         metrics = [self._select]
         if group == ALL_LAYERS:
             metrics += self.other_rates()
-        for metric in metrics:
-            difference = _difference(
-                swapped[metric],
-                self.exact[metric],
-                is_rate(metric) or self._higher_is_better,
-            )
+        differences = _differences(metrics, swapped, self.exact, self._higher_is_better)
+        for metric, difference in differences.items():
             self.rows.append(
                 {
                     "group": group,
@@ -376,17 +375,18 @@ def measure_swaps(
                 progress.update()
 
     frame = pd.DataFrame(table.rows)
-    landmarks = landmarks_needed(frame, num_layers)
+    num_tokens = int(validation.lengths.max())
+    landmarks = landmarks_needed(frame, num_layers, num_tokens)
     test_examples = _draw_examples(_load(run, "test", data_dir), num_examples)
     return Swaps(
         metric=metric,
         exact={x: table.exact[x].mean() for x in (metric, *table.other_rates())},
         num_examples=len(examples.labels),
         num_validation=validation.num_examples,
-        num_tokens=int(validation.lengths.max()),
+        num_tokens=num_tokens,
         table=frame,
         advice=_measure_advice(run, meters[SEGMENT_MEANS], landmarks, test_examples),
-        command=run.result["command"] if run.result else None,
+        run=run,
     )
 
 
@@ -405,14 +405,7 @@ def _measure_advice(
         landmarks=landmarks,
         num_examples=len(examples.labels),
         exact={metric: exact[metric].mean() for metric in metrics},
-        together={
-            metric: _difference(
-                swapped[metric],
-                exact[metric],
-                is_rate(metric) or objective.higher_is_better,
-            )
-            for metric in metrics
-        },
+        together=_differences(metrics, swapped, exact, objective.higher_is_better),
         floor=_floor_within_chance(run),
     )
 
@@ -452,6 +445,21 @@ def _draw_examples(split: Split, num_examples: int) -> DeviceRows:
     return rows._replace(example_ids=jnp.asarray(drawn, jnp.int32))
 
 
+def _differences(
+    metrics: Iterable[str],
+    swapped: Mapping[str, ExampleSums],
+    exact: Mapping[str, ExampleSums],
+    higher_is_better: bool,
+) -> dict[str, Difference]:
+    """The difference of each metric; of a rate a higher value is always better."""
+    return {
+        metric: _difference(
+            swapped[metric], exact[metric], is_rate(metric) or higher_is_better
+        )
+        for metric in metrics
+    }
+
+
 def _difference(
     swapped: ExampleSums, exact: ExampleSums, higher_is_better: bool
 ) -> Difference:
@@ -463,21 +471,26 @@ def _difference(
     parts = swapped.parts() - exact.parts()
     standard_error = float(parts.std() / np.sqrt(len(parts)))
     # Where none of n examples has changed, up to 3 / n of all may (95 %).
-    noise = 2 * standard_error if parts.any() else 3 / len(parts)
-    return Difference(difference, noise)
+    has_changed = bool(parts.any())
+    noise = 2 * standard_error if has_changed else 3 / len(parts)
+    return Difference(difference, noise, has_changed)
 
 
-def landmarks_needed(table: pd.DataFrame, num_layers: int) -> tuple[int, ...]:
+def landmarks_needed(
+    table: pd.DataFrame, num_layers: int, num_tokens: int
+) -> tuple[int, ...]:
     """Returns for each layer the least number of landmarks that is enough.
 
     With it the layer loses at most MAX_LOSS_ALONE when it alone is exchanged. EXACT
-    where no measured number is enough.
+    where no measured number is enough that saves time, too.
 
     Args:
       table: the table of `Swaps`.
       num_layers: the number of layers of the model.
+      num_tokens: the number of tokens of the longest sequence.
     """
-    alone = table[table["group"] == ONE_LAYER]
+    saves = table["num_landmarks"].map(lambda count: saves_time(count, num_tokens))
+    alone = table[(table["group"] == ONE_LAYER) & saves]
     enough = alone[alone["difference"] >= -MAX_LOSS_ALONE]
     least = enough.groupby("layers")["num_landmarks"].min()
     return tuple(int(least.get(str(layer), EXACT)) for layer in range(num_layers))

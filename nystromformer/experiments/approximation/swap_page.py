@@ -1,15 +1,16 @@
 """The words and tables on what a model loses where its exact attention is exchanged."""
 
 import argparse
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from nystromformer.experiments import markdown
 from nystromformer.experiments.approximation.diagnosis import name_layers
+from nystromformer.experiments.approximation.measurements import saves_time
 from nystromformer.experiments.approximation.swap import (
     ALL_LAYERS,
     BEST_LAYERS,
@@ -23,35 +24,38 @@ from nystromformer.metrics import format_metric, is_rate
 
 # The paragraphs of the advice. Each is one line, as it stands in a page.
 EXCHANGED = """\
-**{needs}** can be exchanged: alone, each loses at most {max_loss} of validation. \
+**{needs}** {verdict}: alone, each loses at most {max_loss} of {metric} on validation. \
 {together} This trains on with it, for as many steps as the run has (train.num_steps); \
 the same without --config.attention.by_layer, in another --workdir, is its control:
 
     {command}
 """
-# Where an exchange needs as many landmarks as half of the tokens, or more.
-SAVES_NOTHING = """\
-**{count} landmarks save nothing** here: the longest sequence has {num_tokens} tokens.
-"""
 # Of a run whose own command is not known, or began many runs, as a sweep's does.
 TRAIN_COMMAND = "python scripts/train.py --config=CONFIG_OF_THIS_RUN"
 # Instead of EXCHANGED, where the test says otherwise.
 UNCONFIRMED = """\
-**{needs}** seemed exchangeable, since alone each loses at most {max_loss} of \
-validation, and **the test does not confirm it**. {together} Take more \
-landmarks{more_examples}.
+**{needs}** seemed exchangeable, since alone each loses at most {max_loss} of {metric} \
+on validation, and **the test does not confirm it**. {together} Keep exact attention, \
+or take more landmarks{more_examples}.
 """
 MORE_EXAMPLES = ", or choose them on more examples by --swap_examples"
 TOGETHER = """\
-All of them together change on {num_examples:,} examples of the test {changes}.\
+Together this changes {changes}, on {num_examples:,} examples of the test.\
 """
 KEPT = """\
-**{layers}** can not: {most} landmarks are not enough, keep exact attention.
+**{layers}** can not: {most} landmarks are not enough{more}, keep exact attention.
+"""
+# Where more landmarks were measured, too.
+MORE_SAVE_NOTHING = ", and half of the {num_tokens} tokens or more save nothing"
+# Where no other number was measured.
+ALL_SAVE_NOTHING = """\
+**Keep exact attention**: {least} landmarks are half of the {num_tokens} tokens of the \
+longest sequence, or more, and save nothing.
 """
 # Where examples are so few that chance may have decided on layers.
 UNDECIDED = """\
-Undecided: **{layers}**, with a loss over {max_loss} with {most} landmarks, but within \
-chance.
+Undecided: **{layers}**, with a loss over {max_loss} with {most} landmarks{more}, but \
+within chance.
 """
 UNSURE = """\
 **{num_examples:,} examples cannot tell {max_loss}** of {layers}: alone the loss is \
@@ -120,7 +124,7 @@ def _rows_of_best_layers(swaps: Swaps) -> list[list[str]]:
     for number, rows in best.groupby(best["layers"].str.split().str.len()):
         layers = rows.sort_values("num_landmarks")["layers"]
         cells = [
-            f"{cell} (layers {layers_of_cell})"
+            f"{cell} ({name_layers(layers_of_cell.split())})"
             for cell, layers_of_cell in zip(
                 _cells(swaps.metric, rows), layers, strict=True
             )
@@ -171,21 +175,19 @@ def _describe_exchanged(swaps: Swaps) -> str:
     together = TOGETHER.format(
         num_examples=advice.num_examples, changes=" and ".join(changes)
     )
-    has_more_examples = swaps.num_examples < swaps.num_validation
     is_large_loss = _is_large_loss(advice.together[swaps.metric])
     paragraph = UNCONFIRMED if is_large_loss else EXCHANGED
-    text = paragraph.format(
+    is_unsure = any(row.layer in count_of_layer for row in _unsure_rows(swaps))
+    has_more_examples = swaps.num_examples < swaps.num_validation
+    return paragraph.format(
         needs=_name_needs(count_of_layer),
+        verdict="seem exchangeable" if is_unsure else "can be exchanged",
         max_loss=_max_loss(swaps),
+        metric=swaps.metric,
         together=together,
-        command=train_on_command(swaps.command, advice.landmarks),
+        command=train_on_command(swaps),
         more_examples=MORE_EXAMPLES if has_more_examples else "",
     )
-    most = max(count_of_layer.values())
-    if 2 * most >= swaps.num_tokens:
-        note = SAVES_NOTHING.format(count=most, num_tokens=swaps.num_tokens)
-        text = f"{text}\n{note}"
-    return text
 
 
 def _name_needs(count_of_layer: Mapping[int, int]) -> str:
@@ -201,22 +203,38 @@ def _name_needs(count_of_layer: Mapping[int, int]) -> str:
 
 def _describe_kept(swaps: Swaps) -> str:
     """The layers that keep exact attention, surely or not; empty if there are none."""
-    unsure_layers = {row.layer for row in _unsure_rows(swaps)}
-    layers_of_paragraph: dict[str, list[int]] = {KEPT: [], UNDECIDED: []}
-    for layer, count in enumerate(swaps.advice.landmarks):
-        if count == EXACT:
-            paragraph = UNDECIDED if layer in unsure_layers else KEPT
-            layers_of_paragraph[paragraph].append(layer)
-    texts = [
+    most = _most_that_save(swaps)
+    if most is None:
+        least = swaps.table["num_landmarks"].min()
+        return ALL_SAVE_NOTHING.format(least=least, num_tokens=swaps.num_tokens)
+    rows = _rows_alone(swaps)
+    kept = []
+    undecided = []
+    for row in rows[rows["num_landmarks"] == most].itertuples():
+        if swaps.advice.landmarks[row.layer] == EXACT:
+            is_sure = row.difference + row.noise < -MAX_LOSS_ALONE
+            (kept if is_sure else undecided).append(row.layer)
+
+    more = ""
+    if most < swaps.table["num_landmarks"].max():
+        more = MORE_SAVE_NOTHING.format(num_tokens=swaps.num_tokens)
+    return "\n".join(
         paragraph.format(
             layers=name_layers(layers),
-            most=swaps.table["num_landmarks"].max(),
+            most=most,
+            more=more,
             max_loss=_max_loss(swaps),
         )
-        for paragraph, layers in layers_of_paragraph.items()
+        for paragraph, layers in ((KEPT, kept), (UNDECIDED, undecided))
         if layers
-    ]
-    return "\n".join(texts)
+    )
+
+
+def _most_that_save(swaps: Swaps) -> int | None:
+    """The largest number of landmarks that was measured and saves time, if any."""
+    counts = swaps.table["num_landmarks"].unique()
+    saving = [int(count) for count in counts if saves_time(count, swaps.num_tokens)]
+    return max(saving, default=None)
 
 
 def _describe_unsure(swaps: Swaps) -> str:
@@ -224,8 +242,7 @@ def _describe_unsure(swaps: Swaps) -> str:
     rows = _unsure_rows(swaps)
     if not rows:
         return ""
-    num_needed = max(_num_examples_needed(swaps, row) for row in rows)
-    num_needed = int(float(f"{num_needed:.2g}"))
+    num_needed = _num_examples_needed(swaps, rows)
     remedy = MORE_WOULD if num_needed <= swaps.num_validation else ALL_WOULD_NOT
     layers = [row.layer for row in rows]
     known = _known_needs(swaps, layers)
@@ -248,7 +265,8 @@ def _max_loss(swaps: Swaps) -> str:
 
 def _is_large_loss(difference: Difference) -> bool:
     """Whether a loss is beyond its noise, and beyond what one layer may lose."""
-    return difference.difference < -max(difference.noise, MAX_LOSS_ALONE)
+    # Written so that what is not a number is not confirmed.
+    return not difference.difference >= -max(difference.noise, MAX_LOSS_ALONE)
 
 
 def _rows_alone(swaps: Swaps) -> pd.DataFrame:
@@ -262,9 +280,9 @@ def _unsure_rows(swaps: Swaps) -> list[Any]:
 
     Its noise alone is over MAX_LOSS_ALONE, and this lies within it. An exchanged layer
     is judged with the landmarks that were chosen for it, one that is kept with the
-    most.
+    most that save time.
     """
-    most = swaps.table["num_landmarks"].max()
+    most = _most_that_save(swaps)
     judged = {
         (layer, most if count == EXACT else count)
         for layer, count in enumerate(swaps.advice.landmarks)
@@ -278,43 +296,55 @@ def _unsure_rows(swaps: Swaps) -> list[Any]:
     ]
 
 
-def _num_examples_needed(swaps: Swaps, row: Any) -> float:
-    """How many examples would make the noise of a row MAX_LOSS_ALONE.
+def _num_examples_needed(swaps: Swaps, rows: Sequence[Any]) -> int:
+    """How many examples would make the noise of all rows MAX_LOSS_ALONE, two digits.
 
     It falls with the root of their number, and where none has changed, as 3 / n.
     """
-    has_changed = row.difference != 0 or not np.isclose(
-        row.noise, 3 / swaps.num_examples
+    num_needed = max(
+        swaps.num_examples
+        * (row.noise / MAX_LOSS_ALONE) ** (2 if row.has_changed else 1)
+        for row in rows
     )
-    power = 2 if has_changed else 1
-    return swaps.num_examples * (row.noise / MAX_LOSS_ALONE) ** power
+    # Rounded up, but for the last bits of the powers.
+    unit = 10 ** max(0, math.floor(math.log10(num_needed)) - 1)
+    return unit * math.ceil(round(num_needed / unit, 6))
 
 
 def _known_needs(swaps: Swaps, layers: Sequence[int]) -> dict[int, int]:
-    """The least number of landmarks with which a layer surely loses little, if any."""
+    """The least number of landmarks with which a layer surely loses little, if any.
+
+    Numbers that save nothing are left out.
+    """
     rows = _rows_alone(swaps)
     is_sure = rows["difference"] - rows["noise"] >= -MAX_LOSS_ALONE
     least = rows[is_sure].groupby("layer")["num_landmarks"].min()
-    return {layer: int(least[layer]) for layer in layers if layer in least}
+    return {
+        layer: int(least[layer])
+        for layer in layers
+        if layer in least and saves_time(least[layer], swaps.num_tokens)
+    }
 
 
-def train_on_command(command: str | None, landmarks: Sequence[int]) -> str:
-    """Returns the command that trains a run on with Nyström attention in its layers.
+def train_on_command(swaps: Swaps) -> str:
+    """Returns the command that trains a run on with the landmarks of the advice.
 
-    Args:
-      command: the command line of the run. Of one that is None or another script's the
-        reader fills in what is not known.
-      landmarks: those of each layer, or EXACT.
+    It is that of the run. Of a run whose command is not known, or began many runs as a
+    sweep does, the reader fills in the config.
     """
-    words = shlex.split(command or "")
+    result = swaps.run.result or {}
+    words = shlex.split(result.get("command", ""))
     if "scripts/train.py" not in words:
         words = shlex.split(TRAIN_COMMAND)
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
-    parser.add_argument("--workdir", default="FOLDER_OF_THIS_RUN")
+    parser.add_argument("--workdir")
+    parser.add_argument("--seeds")
     flags, words = parser.parse_known_args(words)
-    workdir = flags.workdir.rstrip("/")
+    if flags.seeds:  # This run is one of several.
+        words.append(f"--config.train.seed={swaps.run.config.train.seed}")
+    workdir = f"{swaps.run.folder}"
     words += [f"--workdir={workdir}-nystrom", f"--config.train.init_from={workdir}"]
-    setting = by_layer_setting(landmarks)
+    setting = by_layer_setting(swaps.advice.landmarks)
     return f'{shlex.join(words)} --config.attention.by_layer="{setting}"'
 
 

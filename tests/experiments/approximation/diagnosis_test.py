@@ -9,7 +9,11 @@ import pandas as pd
 import pytest
 
 import nystromformer
-from nystromformer.experiments.approximation.diagnosis import advise, summarize
+from nystromformer.experiments.approximation.diagnosis import (
+    _choose_landmarks,
+    advise,
+    summarize,
+)
 
 L = 48
 H = 8
@@ -73,8 +77,10 @@ def test_diagnose_blames_the_inverse_where_more_iterations_would_do(layers):
 def test_diagnose_blames_a_head_by_the_tolerance(layers, diagnosis):
     error = diagnosis.table.at[(0, 1, 4), "best rank"]
     assert 0 < error < 0.1 < diagnosis.table["nystrom"].max() < 2
-    table = nystromformer.diagnose(*layers, **SETTINGS, tolerance=2.0).table
-    assert set(table["limited_by"]) == {""}
+    found = nystromformer.diagnose(*layers, **SETTINGS, tolerance=2.0)
+    assert set(found.table["limited_by"]) == {""}
+    answer = "4 landmarks are enough: no head has an error over 2."
+    assert found.advice == f"Layers 0 and 1: {answer}"
     table = nystromformer.diagnose(*layers, **SETTINGS, tolerance=error / 2).table
     assert table.at[(0, 1, 4), "limited_by"] == "rank"
 
@@ -134,6 +140,8 @@ def make_table(errors, limits=None, **others):
             row = {"layer": 0, "head": head, "num_landmarks": count, "nystrom": error}
             for name, method in names.items():
                 row[method] = others[name][count][head] if name in others else 1.0
+                row[method] += 0 * error  # not a number where the error is none
+            row["random landmarks, spread"] = 1.0
             row["limited_by"] = "rank" * (error > 0.1)
             if np.isnan(error):
                 row["limited_by"] = "undefined"
@@ -148,7 +156,7 @@ def test_the_advice_names_the_least_number_that_is_enough_for_a_layer(diagnosis)
     errors_of_layer = [
         {8: (0.1, 0.2), 16: (0.05, 0.06)},
         {8: (0.1, 0.1), 16: (0.0, 0.0)},
-        {8: (0.5, 0.5), 16: (0.5, np.nan)},
+        {8: (0.5, np.nan), 16: (0.5, np.nan)},
         {8: (0.1, 0.1), 16: (0.2, 0.2)},
     ]
     tables = {i: make_table(errors) for i, errors in enumerate(errors_of_layer)}
@@ -156,8 +164,8 @@ def test_the_advice_names_the_least_number_that_is_enough_for_a_layer(diagnosis)
     assert advise(table, num_tokens=100).splitlines() == [
         "Layer 0: 16 landmarks are enough: no head has an error over 0.1.",
         "Layers 1 and 3: 8 landmarks are enough: no head has an error over 0.1.",
-        "Layer 2: 16 landmarks are not enough (the rank limits head 0; no error to "
-        "judge in head 1): keep exact attention.",
+        "Layer 2: 16 landmarks are not enough (the rank limits head 0): keep exact "
+        "attention. There is no error to judge in head 1.",
     ]
     assert diagnosis.advice == advise(diagnosis.table, L)
 
@@ -174,7 +182,7 @@ LARGE = (0.3, 0.1)
             '16 landmarks with landmarks="kmeans" are',
         ),
         ({"random": {8: SMALL, 16: LARGE}}, '8 landmarks with landmarks="random" are'),
-        ({"exact": {8: LARGE, 16: SMALL}}, '16 landmarks with pinv="exact", or enough'),
+        ({"exact": {8: LARGE, 16: SMALL}}, '16 landmarks with pinv="exact" or enough'),
         (
             {"k_means": {8: LARGE, 16: SMALL}, "random": {8: SMALL, 16: SMALL}},
             '8 landmarks with landmarks="random" are enough',
@@ -191,9 +199,25 @@ def test_where_segment_means_are_not_enough_the_advice_names_what_is(others, exp
     assert advise(table, num_tokens=100).startswith(f"Layer 0: {expected}")
 
 
-def test_no_other_landmarks_are_advised_where_segment_means_are_enough():
-    table = make_table({8: LARGE, 16: SMALL}, k_means={8: SMALL, 16: SMALL})
-    assert advise(table, 100).startswith("Layer 0: 16 landmarks are enough:")
+@pytest.mark.parametrize(
+    ("k_means", "more"),
+    [
+        ({8: SMALL, 16: SMALL, 32: SMALL}, ', or 8 with landmarks="kmeans"'),
+        ({8: LARGE, 16: SMALL, 32: SMALL}, ', or 16 with landmarks="kmeans"'),
+        ({8: LARGE, 16: LARGE, 32: SMALL}, ""),
+    ],
+)
+def test_beside_segment_means_others_are_named_that_need_half_as_many(k_means, more):
+    table = make_table({8: LARGE, 16: LARGE, 32: SMALL}, k_means=k_means)
+    answer = f"Layer 0: 32 landmarks are enough{more}: no head has an error over 0.1."
+    assert advise(table, 100) == answer
+
+
+def test_random_landmarks_are_judged_by_their_worst_draw():
+    table = make_table({8: LARGE}, random={8: (0.05, 0.05)})
+    assert "8 landmarks with landmarks=" in advise(table, 100)
+    table["random landmarks, spread"] = 2.1
+    assert "8 landmarks are not enough" in advise(table, 100)
 
 
 @pytest.mark.parametrize("other", ["k_means", "random"])
@@ -201,10 +225,10 @@ def test_landmarks_that_save_nothing_are_not_advised(other):
     """Half of the tokens, or more, by whatever choice."""
     table = make_table({8: LARGE, 16: SMALL})
     assert advise(table, num_tokens=33).startswith("Layer 0: 16 landmarks are enough:")
-    saves_nothing = (
-        "Layer 0: 16 landmarks are enough, but half of the 32 tokens or more"
+    assert advise(table, num_tokens=32) == (
+        "Layer 0: 16 landmarks are enough, but half of the 32 tokens or more, and save "
+        "nothing: keep exact attention."
     )
-    assert advise(table, num_tokens=32).startswith(saves_nothing)
     table = make_table({8: LARGE, 16: LARGE}, **{other: {8: LARGE, 16: SMALL}})
     assert "keep exact attention" in advise(table, num_tokens=32)
     assert "keep exact attention" not in advise(table, num_tokens=33)
@@ -221,7 +245,6 @@ def test_landmarks_that_save_nothing_are_not_advised(other):
         ({8: (0.5, 0.1), 16: (0.6, 0.1)}, 10_000, False),
         ({16: (0.9, 0.5)}, 33, True),
         ({16: (0.9, 0.5)}, 32, False),
-        ({8: (0.9, np.nan)}, 100, False),
     ],
 )
 def test_more_landmarks_are_advised_only_where_they_may_be_enough(
@@ -231,6 +254,26 @@ def test_more_landmarks_are_advised_only_where_they_may_be_enough(
     assert "landmarks are not enough" in advice
     end = "): try more, or keep" if is_advised else "): keep"
     assert advice.endswith(f"{end} exact attention.")
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [(0.05, "8 landmarks are enough: no head has"), (np.nan, "keep exact attention.")],
+)
+def test_heads_without_an_error_decide_nothing(error, answer):
+    advice = advise(make_table({8: (error, np.nan)}), num_tokens=100)
+    assert advice.startswith(f"Layer 0: {answer}")
+    heads = "head 1" if error == 0.05 else "heads 0 and 1"
+    assert advice.endswith(f". There is no error to judge in {heads}.")
+
+
+def test_more_are_advised_of_the_choice_with_which_they_may_be_enough():
+    table = make_table(
+        {8: (0.9, 0.1), 16: (0.9, 0.1)}, k_means={8: (0.4, 0.1), 16: (0.2, 0.1)}
+    )
+    advice = advise(table, num_tokens=100)
+    assert 'try more with landmarks="kmeans", or keep exact attention.' in advice
+    assert "try more" not in advise(table, num_tokens=40)
 
 
 def test_the_advice_says_what_limits_the_heads():
@@ -278,6 +321,12 @@ def test_diagnose_leaves_padding_out(layers):
         assert table[method].tolist() == pytest.approx(expected[method].tolist())
 
 
+def test_the_advice_counts_tokens_and_no_padding(layers):
+    mask = np.arange(L) < 8
+    advice = nystromformer.diagnose(*layers, mask, **SETTINGS, tolerance=9.0).advice
+    assert "4 landmarks are enough, but half of the 8 tokens or more" in advice
+
+
 def test_diagnose_refuses_what_does_not_fit(layers):
     queries, keys, values = layers
     query = queries[0]
@@ -285,8 +334,14 @@ def test_diagnose_refuses_what_does_not_fit(layers):
     value = values[0]
     with pytest.raises(ValueError, match="num_landmarks=48 is exact attention here"):
         nystromformer.diagnose(query, key, value, num_landmarks=(4, L))
-    with pytest.raises(ValueError, match="has 8 tokens, too few for 8 landmarks"):
-        nystromformer.diagnose(query[:8], key[:8], value[:8])
+    with pytest.raises(ValueError, match="the mask has no token"):
+        nystromformer.diagnose(query, key, value, np.zeros(L, bool))
+    for num_tokens in (2, 8):  # The arrays have two heads.
+        few = [array[:num_tokens] for array in (query, key, value)]
+        with pytest.raises(
+            ValueError, match=rf"has {num_tokens} tokens, too few for 8"
+        ):
+            nystromformer.diagnose(*few)
     heads_first = [array.swapaxes(0, 1) for array in (query, key, value)]  # [N, L, H]
     with pytest.raises(ValueError, match="have 48 heads and 2 tokens: bring them"):
         nystromformer.diagnose(*heads_first)
@@ -302,6 +357,11 @@ def test_diagnose_refuses_what_does_not_fit(layers):
     batches = [np.stack([array, array]) for array in (query, key, value)]
     with pytest.raises(ValueError, match=rf"token \(2, {L}\), got \({L},\)$"):
         nystromformer.diagnose(*batches, np.ones(L, bool))
+
+
+def test_numbers_that_nobody_names_are_those_below_the_longest_example():
+    assert _choose_landmarks(None, 48) == [8, 16, 32]
+    assert _choose_landmarks(None, 1_000) == [8, 16, 32, 64]
 
 
 def test_diagnose_refuses_other_numbers_of_layers(layers):

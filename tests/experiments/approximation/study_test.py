@@ -7,11 +7,13 @@ import pytest
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.approximation import study
 from nystromformer.experiments.approximation.study import (
+    check_choices,
     choose_landmarks,
     measure_all,
     own_landmarks,
 )
 from nystromformer.experiments.recorded_layers import AttentionInputs
+from nystromformer.landmarks import LANDMARKS
 from tests.small import make_config
 
 
@@ -78,3 +80,25 @@ def test_measure_all_takes_every_setting_and_as_many_draws_as_the_page_says(
     settings = tables["iterations"][["num_pinv_iters", "pinv"]]
     assert settings.to_csv(index=False) == "num_pinv_iters,pinv\n1.0,\n6.0,\n,exact\n"
     assert len(tables["spectrum"]) == 7
+
+
+def halves(x, num_landmarks, mask, seed):
+    """Landmarks that can only be two."""
+    if num_landmarks != 2:
+        raise ValueError(f"{num_landmarks} landmarks are not two")
+    return LANDMARKS["segment_means"](x, 2, mask, seed)
+
+
+def test_landmarks_of_a_loaded_module_are_measured(monkeypatch):
+    monkeypatch.setitem(LANDMARKS, "halves", halves)
+    settings = study._landmark_settings([2])
+    assert "halves" in {setting["method"] for setting in settings}
+
+
+def test_numbers_that_a_choice_of_landmarks_cannot_have_are_refused(monkeypatch):
+    check_choices([2, 3], num_tokens=7)
+    monkeypatch.setitem(LANDMARKS, "halves", halves)
+    check_choices([2], num_tokens=7)
+    message = "^halves: 3 landmarks are not two; give other numbers by --landmarks$"
+    with pytest.raises(ConfigError, match=message):
+        check_choices([2, 3], num_tokens=7)

@@ -110,22 +110,28 @@ def test_layers_and_kinds_differ_and_enough_landmarks_are_exact(run, meters, spl
 
 
 def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch, capsys):
+    """With a choice of landmarks that a loaded module has registered."""
+    monkeypatch.setitem(LANDMARKS, "first_tokens", LANDMARKS["random"])
+    meters = {**meters, "first tokens": meters["random tokens"]}
     monkeypatch.setattr(swap, "SwapMeter", lambda run, counts, kind: meters[kind])
-    swaps = swap.measure_swaps(run, COUNTS, num_examples=10)
-    out = capsys.readouterr().out
-    assert out.startswith("exchanging the attention of layers: 16 measurements on 10 ")
-    assert swaps.num_examples == 10
-    assert swaps.num_validation == 12
+    swaps = swap.measure_swaps(run, COUNTS, num_examples=13)
+    validation, measurements, *_ = capsys.readouterr().out.splitlines()
+    has_fewer = "validation has only 12 of the 13 examples of --swap_examples"
+    assert validation == has_fewer
+    num_measurements = 5 * 2 + 2 * 2 * 2
+    assert f": {num_measurements} measurements on 12 examples…" in measurements
+    assert swaps.num_examples == swaps.num_validation == 12
     assert swaps.num_tokens == splits["validation"].lengths.max()
     assert swaps.advice.num_examples == 9
     assert swaps.exact.keys() == {"accuracy", "denoising_accuracy"}
     assert [*swaps.advice.together] == ["accuracy", "denoising_accuracy"]
     of_tokens = swaps.rows(swap.ALL_LAYERS, "denoising_accuracy")
-    assert len(of_tokens) == 4 * 2
+    assert len(of_tokens) == 5 * 2
     assert of_tokens["difference"].abs().max() > 0
     table = swaps.table[swaps.table["metric"] == "accuracy"]
+    assert "first tokens" in set(table["kind"])
     assert table.groupby("group").size().to_dict() == {
-        swap.ALL_LAYERS: 4 * 2,
+        swap.ALL_LAYERS: 5 * 2,
         swap.ONE_LAYER: 2 * 2,
         swap.BEST_LAYERS: 2 * 2,
     }
@@ -151,21 +157,40 @@ def test_landmarks_of_a_loaded_module_are_exchanged_too(monkeypatch):
     assert kinds["first tokens"] == {"landmarks": "first_tokens"}
 
 
+def test_fewer_examples_than_a_split_has_are_drawn(splits):
+    drawn = swap._draw_examples(splits["validation"], 10)
+    assert len(set(np.asarray(drawn.example_ids).tolist())) == 10
+
+
+@pytest.mark.parametrize(
+    ("metric", "higher_is_better", "sign"),
+    [("accuracy", False, 1), ("loss", False, -1), ("f1", True, 1)],
+)
+def test_a_change_for_the_worse_is_negative(metric, higher_is_better, sign):
+    """A rate beside a loss that selects is better if it is higher, too."""
+    exact = {metric: ExampleSums(np.zeros(4), np.ones(4))}
+    swapped = {metric: ExampleSums(np.array([1.0, 0, 0, 1]), np.ones(4))}
+    differences = swap._differences([metric], swapped, exact, higher_is_better)
+    assert differences[metric].difference == sign * 0.5
+    assert differences[metric].has_changed
+
+
 def test_the_noise_of_a_difference_is_of_the_same_examples():
     """Examples that both models get right or wrong add no noise."""
     exact = ExampleSums(np.array([1.0, 1, 0, 0, 1, 1, 0, 1]), np.ones(8))
     swapped = ExampleSums(np.array([1.0, 0, 0, 0, 1, 1, 0, 1]), np.ones(8))
 
-    difference, noise = swap._difference(swapped, exact, higher_is_better=True)
+    difference, noise, _ = swap._difference(swapped, exact, higher_is_better=True)
     assert difference == pytest.approx(-1 / 8)
     # One of eight examples changes: the variance of its change is 1/8 · 7/8.
     assert noise == pytest.approx(2 * np.sqrt(7 / 64 / 8))
 
     # None of eight examples changes: by the rule of three 3/8 of all still may.
-    assert swap._difference(exact, exact, higher_is_better=True) == (0, 3 / 8)
+    unchanged = swap._difference(exact, exact, higher_is_better=True)
+    assert unchanged == (0, 3 / 8, False)
 
-    difference, _ = swap._difference(swapped, exact, higher_is_better=False)
-    assert difference == pytest.approx(1 / 8)
+    worse = swap._difference(swapped, exact, higher_is_better=False)
+    assert worse.difference == pytest.approx(1 / 8)
 
 
 def test_the_noise_of_a_ratio_is_that_of_repeated_draws():
@@ -201,7 +226,9 @@ def test_each_layer_needs_the_least_number_that_loses_little():
             **{(2, 16): -0.3, (2, 64): -0.2, (2, 256): -0.0051},
         }
     )
-    assert swap.landmarks_needed(table, num_layers=3) == (64, 16, EXACT)
+    assert swap.landmarks_needed(table, 3, num_tokens=1_000) == (64, 16, EXACT)
+    # 64 landmarks of 128 tokens save nothing.
+    assert swap.landmarks_needed(table, 3, num_tokens=128) == (EXACT, 16, EXACT)
 
 
 def test_a_loss_of_just_half_a_point_is_at_most_half_a_point():
@@ -209,9 +236,9 @@ def test_a_loss_of_just_half_a_point_is_at_most_half_a_point():
         ExampleSums((np.arange(400) < num_right).astype(float), np.ones(400))
         for num_right in (247, 245)
     ]
-    difference, _ = swap._difference(swapped, exact, higher_is_better=True)
+    difference = swap._difference(swapped, exact, higher_is_better=True).difference
     table = rows_of_one_layer({(0, 16): difference})
-    assert swap.landmarks_needed(table, num_layers=1) == (16,)
+    assert swap.landmarks_needed(table, 1, num_tokens=100) == (16,)
 
 
 @pytest.mark.parametrize(
