@@ -64,7 +64,7 @@ class Diagnosis(NamedTuple):
       matrix of rank M nearest to S is not either, "landmarks" if F X B nearest to S is
       not, and otherwise "inverse". It is "undefined" where an error is not a number, as
       where SV is zero, so that there is no relative error.
-    advice: how many landmarks each layer needs, in words.
+    advice: how many landmarks each layer needs in the worst example, in words.
     errors: the error of each method in each example and draw.
     figure: the error of Nyström attention by layer and head, a panel for each number of
       landmarks, with the first letter of what limits it.
@@ -165,7 +165,7 @@ def diagnose(
         )
     return Diagnosis(
         table=table,
-        advice=advise(table, longest, tolerance),
+        advice=advise(errors, longest, tolerance),
         errors=errors,
         figure=draw_limits(table),
     )
@@ -256,15 +256,24 @@ def _make_layers(
 
 def summarize(errors: pd.DataFrame, tolerance: float = SMALL_ERROR) -> pd.DataFrame:
     """Makes the table of a `Diagnosis`: medians over examples and draws."""
-    medians = errors.groupby([*columns.INDEX_COLUMNS, "method"])["error"].median()
-    table = medians.unstack()[list(columns.METHODS)]
+    table = _summarize_errors(errors, "median")
     inverse = errors[errors["method"] == columns.NYSTROM].groupby(columns.INDEX_COLUMNS)
     table = table.join(
         inverse[[columns.INVERSE_ERROR, columns.INVERSE_RESIDUAL]].median()
     )
     table = table.join(causes.spread_of_draws(errors))
+    return table.assign(**{columns.LIMITED_BY: _find_limits(table, tolerance)})
 
-    limits = np.select(
+
+def _summarize_errors(errors: pd.DataFrame, statistic: str) -> pd.DataFrame:
+    """A statistic over examples and draws: a row for each head, a column a method."""
+    groups = errors.groupby([*columns.INDEX_COLUMNS, "method"])["error"]
+    return groups.agg(statistic).unstack()[list(columns.METHODS)]
+
+
+def _find_limits(table: pd.DataFrame, tolerance: float) -> np.ndarray:
+    """What limits each row of a table of errors."""
+    return np.select(
         [
             table[list(JUDGED)].isna().any(axis=1),
             table[columns.NYSTROM] <= tolerance,
@@ -274,23 +283,26 @@ def summarize(errors: pd.DataFrame, tolerance: float = SMALL_ERROR) -> pd.DataFr
         [columns.UNDEFINED, columns.NOTHING, columns.RANK, columns.LANDMARKS],
         default=columns.INVERSE,
     )
-    return table.assign(**{columns.LIMITED_BY: limits})
 
 
-def advise(table: pd.DataFrame, num_tokens: int, tolerance: float = SMALL_ERROR) -> str:
+def advise(
+    errors: pd.DataFrame, num_tokens: int, tolerance: float = SMALL_ERROR
+) -> str:
     """Says which layers can have Nyström attention, and with how many landmarks.
 
-    A layer can where no head has an error over the tolerance, with segment means or
-    with one of ALTERNATIVES; random landmarks need this of every draw. As many
-    landmarks as half of the tokens, or more, save nothing and do not count.
+    A layer can where no head has an error over the tolerance in any example and draw,
+    with segment means or with one of ALTERNATIVES. As many landmarks as half of the
+    tokens, or more, save nothing and do not count.
 
     Args:
-      table: the table of a `Diagnosis`.
+      errors: the errors of a `Diagnosis`.
       num_tokens: the number of tokens of the longest example.
       tolerance: the error that is small enough.
     """
+    worst = _summarize_errors(errors, "max")
+    worst = worst.assign(**{columns.LIMITED_BY: _find_limits(worst, tolerance)})
     layers_of_answer: dict[str, list[int]] = {}
-    for layer, rows in table.groupby("layer"):
+    for layer, rows in worst.groupby("layer"):
         answer = _advise_layer(rows.loc[layer], num_tokens, tolerance)
         layers_of_answer.setdefault(answer, []).append(layer)
     lines = []
@@ -312,7 +324,7 @@ def _advise_layer(rows: pd.DataFrame, num_tokens: int, tolerance: float) -> str:
     answer = "keep exact attention."
     if len(heads):
         errors_of_method = {
-            method: _worst_errors(rows, method).unstack("head")[heads]
+            method: rows[method].unstack("head")[heads]
             for method in (columns.NYSTROM, *ALTERNATIVES)
         }
         answer = _advise_heads(
@@ -347,7 +359,10 @@ def _advise_heads(
         if enough:
             fewest[method] = min(enough)
     if fewest:
-        return f"{_name_fewest(fewest)}: no head has an error over {tolerance:g}."
+        return (
+            f"{_name_fewest(fewest)}: no head has an error over {tolerance:g} in any "
+            "example."
+        )
 
     methods_to_try = [
         method
@@ -366,15 +381,9 @@ def _advise_heads(
             "more, and save nothing: keep exact attention."
         )
     reasons = _describe_limits(limits)
-    return f"{most} landmarks are not enough ({reasons}): {what_to_do}."
-
-
-def _worst_errors(rows: pd.DataFrame, method: str) -> pd.Series:
-    """The errors of a method, of random landmarks those of the worst draw."""
-    if method == columns.RANDOM_LANDMARKS:
-        # No draw has more than the median, times the largest over the smallest.
-        return rows[method] * rows[columns.spread_of(method)]
-    return rows[method]
+    return (
+        f"{most} landmarks are not enough in every example ({reasons}): {what_to_do}."
+    )
 
 
 def _name_fewest(fewest: Mapping[str, int]) -> str:
@@ -410,7 +419,9 @@ def _would_reach(errors: pd.DataFrame, num_tokens: int, tolerance: float) -> boo
     """Whether all errors would reach the tolerance below half of the tokens.
 
     They are taken to fall on by the power of the number of landmarks by which they fell
-    between the last two numbers. Of a single number nobody knows, and they may.
+    between the last two numbers. Of a single number nobody knows, and of numbers below
+    an eighth of the tokens neither, since errors fall all at once when the landmarks
+    reach the rank: they may.
 
     Args:
       errors: a row for each number of landmarks, in ascending order, and a column for
@@ -420,7 +431,7 @@ def _would_reach(errors: pd.DataFrame, num_tokens: int, tolerance: float) -> boo
     most = errors.index[-1]
     if not saves_time(most, num_tokens):
         return False
-    if len(errors) == 1:
+    if len(errors) == 1 or 8 * most < num_tokens:
         return True
     large = errors.loc[:, errors.loc[most] > tolerance]
     before = errors.index[-2]

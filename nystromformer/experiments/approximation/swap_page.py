@@ -43,10 +43,11 @@ TOGETHER = """\
 Together this changes {changes}, on {num_examples:,} examples of the test.\
 """
 KEPT = """\
-**{layers}** can not: {most} landmarks are not enough{more}, keep exact attention.
+**{layers}** can not: {most} landmarks{why_no_more} are not enough, keep exact \
+attention.
 """
 # Where more landmarks were measured, too.
-MORE_SAVE_NOTHING = ", and half of the {num_tokens} tokens or more save nothing"
+WHY_NO_MORE = ", the most below half of the {num_tokens} tokens,"
 # Where no other number was measured.
 ALL_SAVE_NOTHING = """\
 **Keep exact attention**: {least} landmarks are half of the {num_tokens} tokens of the \
@@ -54,8 +55,8 @@ longest sequence, or more, and save nothing.
 """
 # Where examples are so few that chance may have decided on layers.
 UNDECIDED = """\
-Undecided: **{layers}**, with a loss over {max_loss} with {most} landmarks{more}, but \
-within chance.
+Undecided: **{layers}**. With {most} landmarks{why_no_more} the loss is over \
+{max_loss}, but within chance.
 """
 UNSURE = """\
 **{num_examples:,} examples cannot tell {max_loss}** of {layers}: alone the loss is \
@@ -145,9 +146,9 @@ def describe_advice(swaps: Swaps) -> str:
     """Returns in words how many landmarks each layer needs, and what that costs."""
     paragraphs = [
         _describe_floor(swaps),
+        _describe_unsure(swaps),
         _describe_exchanged(swaps),
         _describe_kept(swaps),
-        _describe_unsure(swaps),
     ]
     return "\n".join(paragraph for paragraph in paragraphs if paragraph)
 
@@ -181,7 +182,7 @@ def _describe_exchanged(swaps: Swaps) -> str:
     has_more_examples = swaps.num_examples < swaps.num_validation
     return paragraph.format(
         needs=_name_needs(count_of_layer),
-        verdict="seem exchangeable" if is_unsure else "can be exchanged",
+        verdict="may be exchangeable" if is_unsure else "can be exchanged",
         max_loss=_max_loss(swaps),
         metric=swaps.metric,
         together=together,
@@ -215,14 +216,14 @@ def _describe_kept(swaps: Swaps) -> str:
             is_sure = row.difference + row.noise < -MAX_LOSS_ALONE
             (kept if is_sure else undecided).append(row.layer)
 
-    more = ""
+    why_no_more = ""
     if most < swaps.table["num_landmarks"].max():
-        more = MORE_SAVE_NOTHING.format(num_tokens=swaps.num_tokens)
+        why_no_more = WHY_NO_MORE.format(num_tokens=swaps.num_tokens)
     return "\n".join(
         paragraph.format(
             layers=name_layers(layers),
             most=most,
-            more=more,
+            why_no_more=why_no_more,
             max_loss=_max_loss(swaps),
         )
         for paragraph, layers in ((KEPT, kept), (UNDECIDED, undecided))
@@ -314,10 +315,11 @@ def _num_examples_needed(swaps: Swaps, rows: Sequence[Any]) -> int:
 def _known_needs(swaps: Swaps, layers: Sequence[int]) -> dict[int, int]:
     """The least number of landmarks with which a layer surely loses little, if any.
 
-    Numbers that save nothing are left out.
+    Numbers that save nothing are left out. One changed example is no surer than none.
     """
     rows = _rows_alone(swaps)
-    is_sure = rows["difference"] - rows["noise"] >= -MAX_LOSS_ALONE
+    noise = rows["noise"].clip(lower=3 / swaps.num_examples)
+    is_sure = rows["difference"] - noise >= -MAX_LOSS_ALONE
     least = rows[is_sure].groupby("layer")["num_landmarks"].min()
     return {
         layer: int(least[layer])
