@@ -98,8 +98,9 @@ class Diagnosis(NamedTuple):
             "",
             "![Errors of Nyström attention by layer and head](errors.png)",
             "",
-            "‖ŜV − SV‖ / ‖SV‖, medians over examples. R, L and I name what limits a "
-            "head: the rank, the landmarks or the inverse. errors.csv has all methods.",
+            "‖ŜV − SV‖ / ‖SV‖, medians over examples; the advice is by the worst. R, L "
+            "and I name what limits a head: the rank, the landmarks or the inverse. "
+            "errors.csv has all methods.",
             "",
             *markdown.make_table(header, rows),
         ]
@@ -139,14 +140,14 @@ def diagnose(
       behind it, and a figure.
 
     Raises:
-      ValueError: if the shapes do not fit, there are more heads than tokens, a token
+      ValueError: if the shapes do not fit, no token is valid or the heads are more, one
         has a NaN or an infinity, a number M is below 1 or no example longer than it, or
         no head has an error.
     """
     layers = _make_layers(query, key, value, mask)
     longest = max(int(inputs.mask.sum(1).max()) for inputs in layers)
     if longest == 0:
-        raise ValueError("the mask has no token, True = a token")
+        raise ValueError("mask must have a token, which is True, got none")
     numbers = _choose_landmarks(num_landmarks, longest)
     check_range("num_draws", num_draws, 1)
 
@@ -319,12 +320,18 @@ def _advise_layer(rows: pd.DataFrame, num_tokens: int, tolerance: float) -> str:
     nothing.
     """
     limits = rows[columns.LIMITED_BY].unstack("head")
+    limits = limits[[saves_time(count, num_tokens) for count in limits.index]]
+    if limits.empty:
+        return (
+            f"all these numbers of landmarks are half of the {num_tokens} tokens or "
+            "more, and save nothing: try fewer, or keep exact attention."
+        )
     is_judged = (limits != columns.UNDEFINED).all()
     heads = limits.columns[is_judged]
     answer = "keep exact attention."
     if len(heads):
         errors_of_method = {
-            method: rows[method].unstack("head")[heads]
+            method: rows[method].unstack("head").loc[limits.index, heads]
             for method in (columns.NYSTROM, *ALTERNATIVES)
         }
         answer = _advise_heads(
@@ -345,19 +352,16 @@ def _advise_heads(
     """The advice for the heads of a layer that can be judged.
 
     Args:
-      errors_of_method: by method the errors, a row for each number of landmarks, in
-        ascending order, and a column for each head.
+      errors_of_method: by method the errors, a row for each number of landmarks that
+        saves time, in ascending order, and a column for each head.
       limits: what limits each head with the most landmarks.
       num_tokens, tolerance: as for `advise`.
     """
     fewest = {}
     for method, errors in errors_of_method.items():
         is_enough = (errors <= tolerance).all(axis=1)
-        enough = [
-            count for count in errors.index[is_enough] if saves_time(count, num_tokens)
-        ]
-        if enough:
-            fewest[method] = min(enough)
+        if is_enough.any():
+            fewest[method] = int(is_enough.idxmax())
     if fewest:
         return (
             f"{_name_fewest(fewest)}: no head has an error over {tolerance:g} in any "
@@ -375,15 +379,8 @@ def _advise_heads(
         with_options = f" with {options}" if options else ""
         what_to_do = f"try more{with_options}, or {what_to_do}"
     most = errors_of_method[columns.NYSTROM].index.max()
-    if (limits == columns.NOTHING).all():
-        return (
-            f"{most} landmarks are enough, but half of the {num_tokens} tokens or "
-            "more, and save nothing: keep exact attention."
-        )
     reasons = _describe_limits(limits)
-    return (
-        f"{most} landmarks are not enough in every example ({reasons}): {what_to_do}."
-    )
+    return f"{most} landmarks are too few in some example ({reasons}): {what_to_do}."
 
 
 def _name_fewest(fewest: Mapping[str, int]) -> str:
@@ -429,8 +426,6 @@ def _would_reach(errors: pd.DataFrame, num_tokens: int, tolerance: float) -> boo
       num_tokens, tolerance: as for `advise`.
     """
     most = errors.index[-1]
-    if not saves_time(most, num_tokens):
-        return False
     if len(errors) == 1 or 8 * most < num_tokens:
         return True
     large = errors.loc[:, errors.loc[most] > tolerance]

@@ -109,22 +109,27 @@ def choose_landmarks(
 def check_choices(counts: Sequence[int], num_tokens: int) -> None:
     """Checks that each choice of landmarks can have these numbers, as one of --load.
 
+    Args:
+      counts: the numbers of landmarks.
+      num_tokens: the number of tokens of a sequence, with its padding.
+
     Raises:
       ConfigError: with the error of the choice that cannot.
     """
-    tokens = jax.ShapeDtypeStruct((num_tokens, 1), jnp.float32)
     for name, label in columns.landmark_choices().items():
         for count in counts:
-
-            def choose(tokens: Any, name: str = name, count: int = count) -> Any:
-                return LANDMARKS[name](tokens, count, None, 0)
-
             try:
-                jax.eval_shape(choose, tokens)
+                _trace_choice(name, count, num_tokens)
             except ValueError as error:
                 raise ConfigError(
                     f"{label}: {error}; give other numbers by --landmarks"
                 ) from error
+
+
+def _trace_choice(name: str, count: int, num_tokens: int) -> None:
+    """Traces a choice of landmarks, which computes nothing."""
+    tokens = jax.ShapeDtypeStruct((num_tokens, 1), jnp.float32)
+    jax.eval_shape(lambda x: LANDMARKS[name](x, count, None, 0), tokens)
 
 
 def measure_study(

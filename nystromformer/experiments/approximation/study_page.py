@@ -100,7 +100,8 @@ def write_study(
       swap_examples, data_dir: as for `measure_study`.
 
     Raises:
-      ConfigError: as in `choose_landmarks`, and if the folder has other files.
+      ConfigError: as in `choose_landmarks` and `check_choices`, and if the folder has
+        other files.
     """
     markdown.check_folder(out, OWN_FILE)
     if swap_examples and not has_exact_attention(run):
@@ -108,7 +109,7 @@ def write_study(
     layers = record_longest(run, examples, data_dir)
     max_length = int(max(inputs.mask.sum(1).max() for inputs in layers))
     counts = choose_landmarks(landmarks, own_landmarks(run.config), max_length)
-    check_choices(counts, run.task.max_length)
+    check_choices(counts, layers[0].key.shape[1])
 
     made_by = provenance.collect()
     out.mkdir(parents=True, exist_ok=True)

@@ -64,14 +64,14 @@ class Difference(NamedTuple):
     """How far a metric is from that of the model as it was trained.
 
     difference: a change for the worse is negative, also of a loss.
-    noise: two standard errors of the difference, over the examples; 3 / n if none of n
-      examples has changed.
-    has_changed: whether an example has.
+    noise: two standard errors of the difference, over the examples; at least 3 / n if
+      fewer than three of n examples have changed.
+    has_changed: whether more than two have.
     """
 
     difference: float
     noise: float
-    has_changed: bool = True
+    has_changed: bool
 
 
 class Advice(NamedTuple):
@@ -470,10 +470,13 @@ def _difference(
         difference = -difference
     parts = swapped.parts() - exact.parts()
     standard_error = float(parts.std() / np.sqrt(len(parts)))
-    # Where none of n examples has changed, up to 3 / n of all may (95 %).
-    has_changed = bool(parts.any())
-    noise = 2 * standard_error if has_changed else 3 / len(parts)
-    return Difference(difference, noise, has_changed)
+    # Where none of n examples has changed, up to 3 / n of all may (95 %), and one or
+    # two that have are no surer.
+    has_changed = np.count_nonzero(swapped.sums != exact.sums) > 2
+    noise = 2 * standard_error
+    if not has_changed:
+        noise = max(noise, 3 / len(parts))
+    return Difference(difference, noise, bool(has_changed))
 
 
 def landmarks_needed(

@@ -22,7 +22,7 @@ from nystromformer.experiments.approximation.swap import (
 )
 from nystromformer.metrics import format_metric, is_rate
 
-# The paragraphs of the advice. Each is one line, as it stands in a page.
+# The paragraphs of the advice, as they stand in a page.
 EXCHANGED = """\
 **{needs}** {verdict}: alone, each loses at most {max_loss} of {metric} on validation. \
 {together} This trains on with it, for as many steps as the run has (train.num_steps); \
@@ -35,12 +35,13 @@ TRAIN_COMMAND = "python scripts/train.py --config=CONFIG_OF_THIS_RUN"
 # Instead of EXCHANGED, where the test says otherwise.
 UNCONFIRMED = """\
 **{needs}** seemed exchangeable, since alone each loses at most {max_loss} of {metric} \
-on validation, and **the test does not confirm it**. {together} Keep exact attention, \
-or take more landmarks{more_examples}.
+on validation, and **the test does not confirm it**. {together} Keep exact attention\
+{more_landmarks}{more_examples}.
 """
-MORE_EXAMPLES = ", or choose them on more examples by --swap_examples"
+MORE_LANDMARKS = ", or take more landmarks"
+MORE_EXAMPLES = ", or choose on more examples by --swap_examples"
 TOGETHER = """\
-Together this changes {changes}, on {num_examples:,} examples of the test.\
+On {num_examples:,} examples of the test this changes {changes}.\
 """
 KEPT = """\
 **{layers}** can not: {most} landmarks{why_no_more} are not enough, keep exact \
@@ -56,7 +57,7 @@ longest sequence, or more, and save nothing.
 # Where examples are so few that chance may have decided on layers.
 UNDECIDED = """\
 Undecided: **{layers}**. With {most} landmarks{why_no_more} the loss is over \
-{max_loss}, but within chance.
+{max_loss}, but by no more than its noise.
 """
 UNSURE = """\
 **{num_examples:,} examples cannot tell {max_loss}** of {layers}: alone the loss is \
@@ -84,8 +85,8 @@ def describe_swaps(swaps: Swaps) -> list[str]:
         describe_advice(swaps),
         f"Differences of {metric} ({unit}) from the model as it was trained, which has "
         f"{exact} on these {swaps.num_examples:,} examples of validation; a minus is a "
-        "loss. ± two standard errors over the examples, or 3 / n where none changed. "
-        "Without further training, and without a convolution.\n",
+        "loss. ± two standard errors over the examples, or 3 / n where hardly one "
+        "changed. Without further training, and without a convolution.\n",
         "**All layers exchanged**, by landmarks and inverse:\n",
         *markdown.make_table(["", *numbers], _rows_of_kinds(swaps, metric)),
     ]
@@ -137,7 +138,9 @@ def _rows_of_best_layers(swaps: Swaps) -> list[list[str]]:
 def _cells(metric: str, rows: pd.DataFrame) -> list[str]:
     """The differences of a row, by the number of landmarks."""
     return [
-        format_with_noise(metric, Difference(row.difference, row.noise))
+        format_with_noise(
+            metric, Difference(row.difference, row.noise, row.has_changed)
+        )
         for row in rows.sort_values("num_landmarks").itertuples()
     ]
 
@@ -179,6 +182,8 @@ def _describe_exchanged(swaps: Swaps) -> str:
     is_large_loss = _is_large_loss(advice.together[swaps.metric])
     paragraph = UNCONFIRMED if is_large_loss else EXCHANGED
     is_unsure = any(row.layer in count_of_layer for row in _unsure_rows(swaps))
+    most = _most_that_save(swaps) or 0
+    has_more_landmarks = max(count_of_layer.values()) < most
     has_more_examples = swaps.num_examples < swaps.num_validation
     return paragraph.format(
         needs=_name_needs(count_of_layer),
@@ -187,6 +192,7 @@ def _describe_exchanged(swaps: Swaps) -> str:
         metric=swaps.metric,
         together=together,
         command=train_on_command(swaps),
+        more_landmarks=MORE_LANDMARKS if has_more_landmarks else "",
         more_examples=MORE_EXAMPLES if has_more_examples else "",
     )
 
@@ -213,8 +219,8 @@ def _describe_kept(swaps: Swaps) -> str:
     undecided = []
     for row in rows[rows["num_landmarks"] == most].itertuples():
         if swaps.advice.landmarks[row.layer] == EXACT:
-            is_sure = row.difference + row.noise < -MAX_LOSS_ALONE
-            (kept if is_sure else undecided).append(row.layer)
+            is_undecided = row.difference + row.noise >= -MAX_LOSS_ALONE
+            (undecided if is_undecided else kept).append(row.layer)
 
     why_no_more = ""
     if most < swaps.table["num_landmarks"].max():
@@ -307,19 +313,21 @@ def _num_examples_needed(swaps: Swaps, rows: Sequence[Any]) -> int:
         * (row.noise / MAX_LOSS_ALONE) ** (2 if row.has_changed else 1)
         for row in rows
     )
-    # Rounded up, but for the last bits of the powers.
+    # Rounded up, but for the last bits of the powers, and not beyond what there is.
     unit = 10 ** max(0, math.floor(math.log10(num_needed)) - 1)
-    return unit * math.ceil(round(num_needed / unit, 6))
+    rounded = unit * math.ceil(round(num_needed / unit, 6))
+    if num_needed <= swaps.num_validation:
+        return min(rounded, swaps.num_validation)
+    return rounded
 
 
 def _known_needs(swaps: Swaps, layers: Sequence[int]) -> dict[int, int]:
     """The least number of landmarks with which a layer surely loses little, if any.
 
-    Numbers that save nothing are left out. One changed example is no surer than none.
+    Numbers that save nothing are left out.
     """
     rows = _rows_alone(swaps)
-    noise = rows["noise"].clip(lower=3 / swaps.num_examples)
-    is_sure = rows["difference"] - noise >= -MAX_LOSS_ALONE
+    is_sure = rows["difference"] - rows["noise"] >= -MAX_LOSS_ALONE
     least = rows[is_sure].groupby("layer")["num_landmarks"].min()
     return {
         layer: int(least[layer])
@@ -344,7 +352,7 @@ def train_on_command(swaps: Swaps) -> str:
     flags, words = parser.parse_known_args(words)
     if flags.seeds:  # This run is one of several.
         words.append(f"--config.train.seed={swaps.run.config.train.seed}")
-    workdir = f"{swaps.run.folder}"
+    workdir = swaps.run.folder or "FOLDER_OF_THIS_RUN"
     words += [f"--workdir={workdir}-nystrom", f"--config.train.init_from={workdir}"]
     setting = by_layer_setting(swaps.advice.landmarks)
     return f'{shlex.join(words)} --config.attention.by_layer="{setting}"'

@@ -168,8 +168,8 @@ def test_fewer_examples_than_a_split_has_are_drawn(splits):
 )
 def test_a_change_for_the_worse_is_negative(metric, higher_is_better, sign):
     """A rate beside a loss that selects is better if it is higher, too."""
-    exact = {metric: ExampleSums(np.zeros(4), np.ones(4))}
-    swapped = {metric: ExampleSums(np.array([1.0, 0, 0, 1]), np.ones(4))}
+    exact = {metric: ExampleSums(np.zeros(6), np.ones(6))}
+    swapped = {metric: ExampleSums(np.array([1.0, 0, 1, 0, 1, 0]), np.ones(6))}
     differences = swap._differences([metric], swapped, exact, higher_is_better)
     assert differences[metric].difference == sign * 0.5
     assert differences[metric].has_changed
@@ -180,10 +180,17 @@ def test_the_noise_of_a_difference_is_of_the_same_examples():
     exact = ExampleSums(np.array([1.0, 1, 0, 0, 1, 1, 0, 1]), np.ones(8))
     swapped = ExampleSums(np.array([1.0, 0, 0, 0, 1, 1, 0, 1]), np.ones(8))
 
-    difference, noise, _ = swap._difference(swapped, exact, higher_is_better=True)
+    difference, noise, has_changed = swap._difference(swapped, exact, True)
     assert difference == pytest.approx(-1 / 8)
-    # One of eight examples changes: the variance of its change is 1/8 · 7/8.
-    assert noise == pytest.approx(2 * np.sqrt(7 / 64 / 8))
+    # One of eight is no surer than none.
+    assert (noise, has_changed) == (3 / 8, False)
+
+    all_wrong = ExampleSums(np.zeros(8), np.ones(8))
+    difference, noise, has_changed = swap._difference(all_wrong, exact, True)
+    assert difference == pytest.approx(-5 / 8)
+    # Five of eight examples change: the variance of their change is 5/8 · 3/8.
+    assert noise == pytest.approx(2 * np.sqrt(15 / 64 / 8))
+    assert has_changed
 
     # None of eight examples changes: by the rule of three 3/8 of all still may.
     unchanged = swap._difference(exact, exact, higher_is_better=True)
