@@ -39,7 +39,7 @@ MARKS = {
 # What Nyström attention may have beside segment means and iterations, and its options.
 ALTERNATIVES = {
     columns.K_MEANS: 'landmarks="kmeans"',
-    columns.RANDOM_LANDMARKS: 'landmarks="random"',
+    columns.RANDOM_LANDMARKS: 'landmarks="random" (in the draws that were tried)',
     columns.EXACT_INVERSE: 'pinv="exact" or enough num_pinv_iters',
 }
 WORDS_OF_LIMITS = {
@@ -85,11 +85,12 @@ class Diagnosis(NamedTuple):
         out.mkdir(parents=True, exist_ok=True)
         save_figure(self.figure, out / "errors")
         self.table.to_csv(out / "errors.csv", float_format="%.6g")
-        header = [*columns.INDEX_COLUMNS, *JUDGED, columns.LIMITED_BY]
+        methods = [*JUDGED, *ALTERNATIVES]
+        header = [*columns.INDEX_COLUMNS, *methods, columns.LIMITED_BY]
         rows = []
         for row in self.table.reset_index().to_dict("records"):
             places = [f"{row[name]}" for name in columns.INDEX_COLUMNS]
-            errors = [f"{row[method]:.2g}" for method in JUDGED]
+            errors = [f"{row[method]:.2g}" for method in methods]
             rows.append([*places, *errors, row[columns.LIMITED_BY]])
         lines = [
             "# Which layers can have Nyström attention",

@@ -484,8 +484,9 @@ def landmarks_needed(
 ) -> tuple[int, ...]:
     """Returns for each layer the least number of landmarks that is enough.
 
-    With it the layer loses at most MAX_LOSS_ALONE when it alone is exchanged. EXACT
-    where no measured number is enough that saves time, too.
+    With it the layer loses at most MAX_LOSS_ALONE when it alone is exchanged: beyond
+    its noise, or where no number is so sure, by what was measured. EXACT where no
+    measured number is enough that saves time, too.
 
     Args:
       table: the table of `Swaps`.
@@ -494,6 +495,9 @@ def landmarks_needed(
     """
     saves = table["num_landmarks"].map(lambda count: saves_time(count, num_tokens))
     alone = table[(table["group"] == ONE_LAYER) & saves]
-    enough = alone[alone["difference"] >= -MAX_LOSS_ALONE]
-    least = enough.groupby("layers")["num_landmarks"].min()
+    is_sure = alone["difference"] - alone["noise"] >= -MAX_LOSS_ALONE
+    is_enough = alone["difference"] >= -MAX_LOSS_ALONE
+    sure = alone[is_sure].groupby("layers")["num_landmarks"].min()
+    enough = alone[is_enough].groupby("layers")["num_landmarks"].min()
+    least = sure.combine_first(enough)
     return tuple(int(least.get(str(layer), EXACT)) for layer in range(num_layers))

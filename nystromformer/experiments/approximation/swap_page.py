@@ -61,13 +61,12 @@ Undecided: **{layers}**. With {most} landmarks{why_no_more} the loss is over \
 """
 UNSURE = """\
 **{num_examples:,} examples cannot tell {max_loss}** of {layers}: alone the loss is \
-known to ± {noise} at worst. {remedy}{known}
+known to ± {noise} at worst. {remedy}
 """
 MORE_WOULD = "About {num_needed:,} would, by --swap_examples={num_needed}."
 ALL_WOULD_NOT = """\
 It would take about {num_needed:,}, and validation has {num_validation:,}.\
 """
-KNOWN = " Known to lose no more: {needs}."
 NEAR_FLOOR = """\
 **The model is within chance of its floor**, {floor} of the test: it has learned \
 little, and an exchange that costs nothing says nothing.
@@ -252,7 +251,6 @@ def _describe_unsure(swaps: Swaps) -> str:
     num_needed = _num_examples_needed(swaps, rows)
     remedy = MORE_WOULD if num_needed <= swaps.num_validation else ALL_WOULD_NOT
     layers = [row.layer for row in rows]
-    known = _known_needs(swaps, layers)
     return UNSURE.format(
         num_examples=swaps.num_examples,
         max_loss=_max_loss(swaps),
@@ -261,7 +259,6 @@ def _describe_unsure(swaps: Swaps) -> str:
         remedy=remedy.format(
             num_needed=num_needed, num_validation=swaps.num_validation
         ),
-        known=KNOWN.format(needs=_name_needs(known)) if known else "",
     )
 
 
@@ -319,21 +316,6 @@ def _num_examples_needed(swaps: Swaps, rows: Sequence[Any]) -> int:
     if num_needed <= swaps.num_validation:
         return min(rounded, swaps.num_validation)
     return rounded
-
-
-def _known_needs(swaps: Swaps, layers: Sequence[int]) -> dict[int, int]:
-    """The least number of landmarks with which a layer surely loses little, if any.
-
-    Numbers that save nothing are left out.
-    """
-    rows = _rows_alone(swaps)
-    is_sure = rows["difference"] - rows["noise"] >= -MAX_LOSS_ALONE
-    least = rows[is_sure].groupby("layer")["num_landmarks"].min()
-    return {
-        layer: int(least[layer])
-        for layer in layers
-        if layer in least and saves_time(least[layer], swaps.num_tokens)
-    }
 
 
 def train_on_command(swaps: Swaps) -> str:

@@ -194,11 +194,14 @@ LARGE = (0.3, 0.1)
             {"k_means": {8: LARGE, 16: SMALL}},
             '16 landmarks with landmarks="kmeans" are',
         ),
-        ({"random": {8: SMALL, 16: LARGE}}, '8 landmarks with landmarks="random" are'),
+        (
+            {"random": {8: SMALL, 16: LARGE}},
+            '8 landmarks with landmarks="random" (in the',
+        ),
         ({"exact": {8: LARGE, 16: SMALL}}, '16 landmarks with pinv="exact" or enough'),
         (
             {"k_means": {8: LARGE, 16: SMALL}, "random": {8: SMALL, 16: SMALL}},
-            '8 landmarks with landmarks="random" are enough',
+            '8 landmarks with landmarks="random" (in the draws that were tried) are',
         ),
         (
             {"k_means": {8: SMALL, 16: SMALL}, "random": {8: SMALL, 16: SMALL}},

@@ -200,28 +200,6 @@ def test_where_no_example_has_changed_the_noise_falls_with_their_number():
     assert "About 600 would, by --swap_examples=600." in text
 
 
-@pytest.mark.parametrize(("num_tokens", "is_named"), [(65, True), (64, False)])
-def test_the_landmarks_of_which_examples_tell_enough_are_named(num_tokens, is_named):
-    """If they save time."""
-    swaps = make_swaps(noise=(0.004, 0.02, 0.001, 0.004, 0.004), num_tokens=num_tokens)
-    swaps = swaps._replace(advice=swaps.advice._replace(landmarks=(EXACT, 16) * 2))
-    assert "Known to lose no more" not in describe_advice(swaps)
-    more = pd.DataFrame(
-        {
-            "group": ONE_LAYER,
-            "metric": "accuracy",
-            "layers": ["1", "1"],
-            "num_landmarks": [32, 64],
-            "difference": [0.0, 0.0],
-            "noise": [0.005, 0.003],
-            "has_changed": True,
-        }
-    )
-    table = pd.concat([swaps.table, more], ignore_index=True)
-    text = describe_advice(swaps._replace(table=table))
-    assert ("Known to lose no more: layer 1 with 32 landmarks." in text) == is_named
-
-
 def test_landmarks_that_save_nothing_are_not_advised():
     swaps = make_swaps(num_tokens=128)
     swaps = swaps._replace(advice=swaps.advice._replace(landmarks=(EXACT, 16) * 2))

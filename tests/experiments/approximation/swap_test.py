@@ -211,7 +211,7 @@ def test_the_noise_of_a_ratio_is_that_of_repeated_draws():
     assert np.std(ratio.parts()) / 20 == pytest.approx(bootstrap, rel=0.06)
 
 
-def rows_of_one_layer(differences):
+def rows_of_one_layer(differences, noise=0.01):
     """The rows of each layer alone, from (layer, landmarks) -> difference."""
     rows = [
         {
@@ -219,6 +219,7 @@ def rows_of_one_layer(differences):
             "layers": f"{layer}",
             "num_landmarks": count,
             "difference": difference,
+            "noise": noise,
         }
         for (layer, count), difference in differences.items()
     ]
@@ -236,6 +237,16 @@ def test_each_layer_needs_the_least_number_that_loses_little():
     assert swap.landmarks_needed(table, 3, num_tokens=1_000) == (64, 16, EXACT)
     # 64 landmarks of 128 tokens save nothing.
     assert swap.landmarks_needed(table, 3, num_tokens=128) == (EXACT, 16, EXACT)
+
+
+def test_a_number_that_is_sure_is_taken_before_a_smaller_one():
+    table = rows_of_one_layer(
+        {
+            **{(0, 16): 0.0, (0, 32): 0.0052, (0, 64): 0.006},
+            **{(1, 16): 0.0, (1, 32): 0.0, (1, 64): -0.1},
+        }
+    )
+    assert swap.landmarks_needed(table, 2, num_tokens=1_000) == (32, 16)
 
 
 def test_a_loss_of_just_half_a_point_is_at_most_half_a_point():
