@@ -329,7 +329,7 @@ def _advise_layer(rows: pd.DataFrame, num_tokens: int, tolerance: float) -> str:
         )
     is_judged = (limits != columns.UNDEFINED).all()
     heads = limits.columns[is_judged]
-    answer = "keep exact attention."
+    answers = []
     if len(heads):
         errors_of_method = {
             method: rows[method].unstack("head").loc[limits.index, heads]
@@ -338,10 +338,11 @@ def _advise_layer(rows: pd.DataFrame, num_tokens: int, tolerance: float) -> str:
         answer = _advise_heads(
             errors_of_method, limits[heads].iloc[-1], num_tokens, tolerance
         )
+        answers.append(answer)
     others = limits.columns[~is_judged].tolist()
     if others:
-        answer += f" There is no error to judge in {name_all('head', others)}."
-    return answer
+        answers.append(f"There is no error to judge in {name_all('head', others)}.")
+    return " ".join(answers)
 
 
 def _advise_heads(

@@ -303,7 +303,7 @@ class SwapTable:
         swapped = self._measure(kind, tuple(landmarks))
         metrics = [self._select]
         if group == ALL_LAYERS:
-            metrics += self.other_rates()
+            metrics += _other_rates(self.exact, self._select)
         differences = _differences(metrics, swapped, self.exact, self._higher_is_better)
         for metric, difference in differences.items():
             self.rows.append(
@@ -317,10 +317,6 @@ class SwapTable:
                 }
             )
         return swapped["loss"].mean()
-
-    def other_rates(self) -> list[str]:
-        """Returns the rates besides the metric that selects, as of masked tokens."""
-        return _other_rates(self.exact, self._select)
 
 
 def measure_swaps(
@@ -375,12 +371,13 @@ def measure_swaps(
                 progress.update()
 
     frame = pd.DataFrame(table.rows)
+    metrics = [metric, *_other_rates(table.exact, metric)]
     num_tokens = int(validation.lengths.max())
     landmarks = landmarks_needed(frame, num_layers, num_tokens)
     test_examples = _draw_examples(_load(run, "test", data_dir), num_examples)
     return Swaps(
         metric=metric,
-        exact={x: table.exact[x].mean() for x in (metric, *table.other_rates())},
+        exact={x: table.exact[x].mean() for x in metrics},
         num_examples=len(examples.labels),
         num_validation=validation.num_examples,
         num_tokens=num_tokens,
@@ -411,7 +408,7 @@ def _measure_advice(
 
 
 def _other_rates(metrics: Iterable[str], select: str) -> list[str]:
-    """The rates among the metrics, without the one that selects."""
+    """The rates beside the metric that selects, as of masked tokens."""
     return [metric for metric in metrics if is_rate(metric) and metric != select]
 
 
