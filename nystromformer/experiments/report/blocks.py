@@ -214,7 +214,8 @@ def describe(frame: pd.DataFrame) -> str:
             parts = []
             for value in values.index:
                 runs_of_value = finished[finished[name].map(_shorten) == value]
-                parts.append(f"{value} ({_count(runs_of_value)})")
+                several_tasks = finished["task"].nunique() > 1
+                parts.append(f"{value} ({_count(runs_of_value, several_tasks)})")
             sentences.append(
                 f"They are of {len(values)} {name}s, which alone may change numbers: "
                 f"{'; '.join(parts)}."
@@ -241,7 +242,12 @@ def _shorten(text: str | None) -> str:
     return re.sub(r"\b([0-9a-f]{9})[0-9a-f]{31}\b", r"\1", text)
 
 
-def _count(runs: pd.DataFrame) -> str:
-    """How many runs there are, and of which attentions, as in "3: linear, nystrom"."""
-    attentions = ", ".join(runs["attention"].unique())
-    return f"{len(runs)}: {attentions}"
+def _count(runs: pd.DataFrame, name_tasks: bool) -> str:
+    """How many runs there are, and of what, as in "3 of image: linear, nystrom"."""
+    of_tasks = f" of {_join(runs['task'])}" if name_tasks else ""
+    return f"{len(runs)}{of_tasks}: {_join(runs['attention'])}"
+
+
+def _join(names: pd.Series) -> str:
+    """The names, each once."""
+    return ", ".join(names.unique())

@@ -15,6 +15,17 @@ def test_describe_says_of_which_commits_and_devices_runs_are(three):
     assert "1 × H200 (1: linear)." in text
 
 
+def test_describe_says_of_which_tasks_are_the_runs_of_a_commit(three):
+    for attention in ("linear", "nystrom"):
+        other = {"commit": 40 * "a"}
+        three.add(f"{attention},quick", 0.5, task="image", result=other)
+    text = describe(three.read())
+    assert (
+        "c0ffee (3 of listops: nystrom, softmax); "
+        "aaaaaaaaa (2 of image: nystrom, linear)."
+    ) in text
+
+
 def test_describe_says_where_a_commit_is_not_known(three):
     three.add("linear,quick", 0.5, result={"commit": None})
     assert "c0ffee (3: nystrom, softmax); unknown (1: linear)" in describe(three.read())
