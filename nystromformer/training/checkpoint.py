@@ -48,6 +48,23 @@ def saved_steps(workdir: epath.PathLike) -> list[int]:
     return sorted(ocp.utils.checkpoint_steps(folder), reverse=True)
 
 
+def read_meta(workdir: epath.PathLike) -> Any:
+    """Returns the JSON object of the newest checkpoint; None if none can be read.
+
+    It is not compared with its sha256, which takes the arrays.
+    """
+    content = ocp.args.Composite(meta=ocp.args.JsonRestore())
+    for step in saved_steps(workdir):
+        folder = epath.Path(workdir) / FOLDER / str(step)
+        try:
+            with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+                restored = checkpointer.restore(_absolute(folder), args=content)
+            return restored["meta"]["meta"]
+        except Exception:  # orbax and json raise many kinds
+            continue
+    return None
+
+
 def save_step(workdir: epath.PathLike, step: int, state: Any, meta: Any) -> None:
     """Saves a checkpoint of arrays and a JSON object, and keeps the one before it."""
     folder = epath.Path(workdir) / FOLDER

@@ -206,15 +206,16 @@ def describe(frame: pd.DataFrame) -> str:
         least, most = sizes.min(), sizes.max()
         numbers = f"{most:,}" if least == most else f"{least:,} to {most:,}"
         sentences.append(f"Scores are of {numbers} test examples.")
+    begun = runs[runs["step"] > 0]
     for name in ("commit", "device"):
-        values = finished[name].map(_shorten).value_counts()
+        values = begun[name].map(_shorten).value_counts()
         if len(values) == 1:
             sentences.append(f"{name.capitalize()}: {values.index[0]}.")
         elif len(values) > 1:
             parts = []
             for value in values.index:
-                runs_of_value = finished[finished[name].map(_shorten) == value]
-                several_tasks = finished["task"].nunique() > 1
+                runs_of_value = begun[begun[name].map(_shorten) == value]
+                several_tasks = begun["task"].nunique() > 1
                 parts.append(f"{value} ({_count(runs_of_value, several_tasks)})")
             sentences.append(
                 f"They are of {len(values)} {name}s, which alone may change numbers: "

@@ -1,8 +1,9 @@
 """The records of runs: read from workdirs and reports, written by reports.
 
 A record is what a run has left behind: {"run": its name, "config": config.json,
-"result": result.json or None, "curve": the lines of metrics.jsonl}, and "failed": why,
-if it has failed. A report keeps the records of its runs in two files, of which git
+"result": result.json or None, "curve": the lines of metrics.jsonl}. Of a run without a result it
+also has "sessions": by which commits and on which devices it was trained so far, if it
+has a checkpoint; and "failed": why, if it has failed. A report keeps the records of its runs in two files, of which git
 shows what changes, and which `pandas.read_json(file, lines=True)` reads.
 """
 
@@ -20,6 +21,7 @@ from nystromformer.run_files import (
     RESULT_FILE,
     has_imported_weights,
 )
+from nystromformer.training import checkpoint
 
 RUNS_FILE = "runs.jsonl"  # a line for each run: the record without its curve
 CURVES_FILE = "curves.jsonl"  # a line for each line of metrics.jsonl, and its run
@@ -136,8 +138,14 @@ def _read_workdir(workdir: Path, name: str, config: Mapping[str, Any]) -> Record
         *lines, _ = metrics_file.read_text().split("\n")
         curve = [json.loads(line) for line in lines]
     record = {"run": name, "config": config, "result": result, "curve": curve}
+    if result is not None:
+        return record
+
+    meta = checkpoint.read_meta(workdir)
+    if meta is not None:
+        record["sessions"] = meta["sessions"]
     failure_file = workdir / FAILURE_FILE
-    if result is None and failure_file.exists():
+    if failure_file.exists():
         record["failed"] = " ".join(failure_file.read_text("utf-8").split())
     return record
 

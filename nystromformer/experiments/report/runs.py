@@ -5,7 +5,7 @@ The tables and figures of a report group them by their names, see `names.Name`.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +119,14 @@ def _list_rows(record: Record) -> list[dict[str, Any]]:
         "finished": bool(result),
         "failed": record.get("failed"),
     }
+    sessions = result.get("sessions") or record.get("sessions")
+    if sessions:
+        for key in ("device", "commit"):
+            run[key] = _of_all_sessions(sessions, key)
     other_floors = run.pop("other_floors", {})
     if not result:
         return [run]
 
-    for key in ("device", "commit"):
-        run[key] = _of_all_sessions(result, key)
     if "seeds_together" in result:
         run |= dict.fromkeys(COSTS_OF_A_PROGRAM, math.nan)
     floors = {run["metric"]: run["floors"]}
@@ -138,9 +140,8 @@ def _list_rows(record: Record) -> list[dict[str, Any]]:
     return rows
 
 
-def _of_all_sessions(result: Mapping[str, Any], key: str) -> Any:
+def _of_all_sessions(sessions: Sequence[Mapping[str, Any]], key: str) -> Any:
     """The value of a run; where its sessions have several, a text as "A, then B"."""
-    sessions = result.get("sessions") or [result]
     values = [session[key] for session in sessions]
     if key == "device":
         # Some records have "1 cores", which is the same device.

@@ -1,6 +1,9 @@
 """What a block says below its table."""
 
+import numpy as np
+
 from nystromformer.experiments.report.blocks import describe
+from nystromformer.training import checkpoint
 
 
 def test_describe_says_of_which_commits_and_devices_runs_are(three):
@@ -29,6 +32,19 @@ def test_describe_says_of_which_tasks_are_the_runs_of_a_commit(three):
 def test_describe_says_where_a_commit_is_not_known(three):
     three.add("linear,quick", 0.5, result={"commit": None})
     assert "c0ffee (3: nystrom, softmax); unknown (1: linear)" in describe(three.read())
+
+
+def test_describe_says_of_which_commit_a_run_without_a_result_is(three):
+    stopped = three.add("linear,quick")
+    three.add("identity,quick", steps=())  # planned
+    parts = "c0ffee (3: nystrom, softmax); unknown (1: linear)"
+    assert parts in describe(three.read())
+    sessions = [{"commit": 40 * "a", "device": "CPU, 2 cores"}]
+    weights = {"kernel": np.zeros(3)}
+    checkpoint.save_step(stopped, 50, weights, {"sessions": sessions})
+    text = describe(three.read())
+    assert "c0ffee (3: nystrom, softmax); aaaaaaaaa (1: linear)" in text
+    assert "Device: CPU, 2 cores." in text
 
 
 def test_describe_says_what_all_runs_share_without_the_path_of_a_folder(runs):
