@@ -59,12 +59,14 @@ class Diagnosis(NamedTuple):
     table: a row for each layer, head and number of landmarks. Its columns are the
       median error of each method; `inverse_error` and `inverse_residual` of the
       iterated inverse; for random methods the largest error of the draws over the
-      smallest, such as "performer, spread"; and `limited_by`. This is empty where
-      Nyström attention is within the tolerance. Where it is not, this is "rank" if the
-      matrix of rank M nearest to S is not either, "landmarks" if F X B nearest to S is
-      not, and otherwise "inverse". It is "undefined" where an error is not a number, as
-      where SV is zero, so that there is no relative error.
-    advice: how many landmarks each layer needs in the worst example, in words.
+      smallest, such as "performer, spread"; and `limited_by`, which follows from the
+      medians. This is empty where Nyström attention is within the tolerance. Where it
+      is not, this is "rank" if the matrix of rank M nearest to S is not either,
+      "landmarks" if F X B nearest to S is not, and otherwise "inverse". It is
+      "undefined" where an error is not a number, as where SV is zero, so that there is
+      no relative error.
+    advice: how many landmarks each layer needs in the worst example, in words. What
+      limits a head there may be another thing than in the table.
     errors: the error of each method in each example and draw.
     figure: the error of Nyström attention by layer and head, a panel for each number of
       landmarks, with the first letter of what limits it.
@@ -99,9 +101,10 @@ class Diagnosis(NamedTuple):
             "",
             "![Errors of Nyström attention by layer and head](errors.png)",
             "",
-            "‖ŜV − SV‖ / ‖SV‖, medians over examples; the advice is by the worst. R, L "
-            "and I name what limits a head: the rank, the landmarks or the inverse. "
-            "errors.csv has all methods.",
+            "‖ŜV − SV‖ / ‖SV‖, medians over examples. R, L and I name what limits a "
+            "head by these medians: the rank, the landmarks or the inverse. The advice "
+            "is by the worst example, and may name another limit, or one where the "
+            "medians have none. errors.csv has all methods.",
             "",
             *markdown.make_table(header, rows),
         ]
@@ -370,19 +373,25 @@ def _advise_heads(
             "example."
         )
 
+    most = errors_of_method[columns.NYSTROM].index.max()
+    reasons = _describe_limits(limits)
+    too_few = f"{most} landmarks are too few in some example ({reasons})"
+    if not saves_time(most + 1, num_tokens):
+        return f"{too_few}: keep exact attention."
     methods_to_try = [
         method
         for method, errors in errors_of_method.items()
         if _would_reach(errors, num_tokens, tolerance)
     ]
-    what_to_do = "keep exact attention"
-    if methods_to_try:
-        options = ALTERNATIVES.get(methods_to_try[0])
-        with_options = f" with {options}" if options else ""
-        what_to_do = f"try more{with_options}, or {what_to_do}"
-    most = errors_of_method[columns.NYSTROM].index.max()
-    reasons = _describe_limits(limits)
-    return f"{most} landmarks are too few in some example ({reasons}): {what_to_do}."
+    if not methods_to_try:
+        return (
+            f"{too_few}. No number between {most} and half of the {num_tokens} tokens "
+            "was tried, and the errors so far do not suggest that one is enough: give "
+            "some as num_landmarks, or keep exact attention."
+        )
+    options = ALTERNATIVES.get(methods_to_try[0])
+    with_options = f" with {options}" if options else ""
+    return f"{too_few}: try more{with_options}, or keep exact attention."
 
 
 def _name_fewest(fewest: Mapping[str, int]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from nystromformer.experiments import markdown
+from nystromformer.experiments.approximation.columns import SEGMENT_MEANS
 from nystromformer.experiments.approximation.diagnosis import name_layers
 from nystromformer.experiments.approximation.measurements import saves_time
 from nystromformer.experiments.approximation.swap import (
@@ -19,6 +20,7 @@ from nystromformer.experiments.approximation.swap import (
     ONE_LAYER,
     Difference,
     Swaps,
+    known_kinds,
 )
 from nystromformer.metrics import format_metric, is_rate
 
@@ -35,11 +37,11 @@ TRAIN_COMMAND = "python scripts/train.py --config=CONFIG_OF_THIS_RUN"
 # Instead of EXCHANGED, where the test says otherwise.
 UNCONFIRMED = """\
 **{needs}** seemed exchangeable, since alone each loses at most {max_loss} of {metric} \
-on validation, and **the test does not confirm it**. {together} Keep exact attention\
-{more_landmarks}{more_examples}.
+on validation, and **the test does not confirm it**. {together} {what_to_do}
 """
-MORE_LANDMARKS = ", or take more landmarks"
-MORE_EXAMPLES = ", or choose on more examples by --swap_examples"
+KEEP_EXACT = "Keep exact attention."
+MORE_LANDMARKS = "More landmarks may lose less; up to {most} were measured."
+MORE_EXAMPLES = "A choice on more examples, by --swap_examples, is surer."
 TOGETHER = """\
 On {num_examples:,} examples of the test this changes {changes}.\
 """
@@ -59,9 +61,15 @@ UNDECIDED = """\
 Undecided: **{layers}**. With {most} landmarks{why_no_more} the loss is over \
 {max_loss}, but by no more than its noise.
 """
+# Where another kind than segment means did better.
+BETTER_KIND = """\
+With all layers exchanged for {most} landmarks the {metric} changes by {better} with \
+{kind}, and by {segment_means} with segment means: try {options} in {layers}, by \
+--config.attention.by_layer.
+"""
 UNSURE = """\
 **{num_examples:,} examples cannot tell {max_loss}** of {layers}: alone the loss is \
-known to ± {noise} at worst. {remedy}
+known to ± {noise} at worst, with {num_landmarks} landmarks. {remedy}
 """
 MORE_WOULD = "About {num_needed:,} would, by --swap_examples={num_needed}."
 ALL_WOULD_NOT = """\
@@ -181,9 +189,6 @@ def _describe_exchanged(swaps: Swaps) -> str:
     is_large_loss = _is_large_loss(advice.together[swaps.metric])
     paragraph = UNCONFIRMED if is_large_loss else EXCHANGED
     is_unsure = any(row.layer in count_of_layer for row in _unsure_rows(swaps))
-    most = _most_that_save(swaps) or 0
-    has_more_landmarks = max(count_of_layer.values()) < most
-    has_more_examples = swaps.num_examples < swaps.num_validation
     return paragraph.format(
         needs=_name_needs(count_of_layer),
         verdict="may be exchangeable" if is_unsure else "can be exchanged",
@@ -191,9 +196,19 @@ def _describe_exchanged(swaps: Swaps) -> str:
         metric=swaps.metric,
         together=together,
         command=train_on_command(swaps),
-        more_landmarks=MORE_LANDMARKS if has_more_landmarks else "",
-        more_examples=MORE_EXAMPLES if has_more_examples else "",
+        what_to_do=_what_to_do_instead(swaps),
     )
+
+
+def _what_to_do_instead(swaps: Swaps) -> str:
+    """What to do where the test does not confirm the advice."""
+    sentences = [KEEP_EXACT]
+    most = _most_that_save(swaps) or 0
+    if max(swaps.advice.landmarks) < most:
+        sentences.append(MORE_LANDMARKS.format(most=most))
+    if swaps.num_examples < swaps.num_validation:
+        sentences.append(MORE_EXAMPLES)
+    return " ".join(sentences)
 
 
 def _name_needs(count_of_layer: Mapping[int, int]) -> str:
@@ -224,7 +239,7 @@ def _describe_kept(swaps: Swaps) -> str:
     why_no_more = ""
     if most < swaps.table["num_landmarks"].max():
         why_no_more = WHY_NO_MORE.format(num_tokens=swaps.num_tokens)
-    return "\n".join(
+    paragraphs = [
         paragraph.format(
             layers=name_layers(layers),
             most=most,
@@ -233,6 +248,37 @@ def _describe_kept(swaps: Swaps) -> str:
         )
         for paragraph, layers in ((KEPT, kept), (UNDECIDED, undecided))
         if layers
+    ]
+    better_kind = _describe_better_kind(swaps, most, sorted(kept + undecided))
+    if better_kind:
+        paragraphs.append(better_kind)
+    return "\n".join(paragraphs)
+
+
+def _describe_better_kind(swaps: Swaps, most: int, layers: Sequence[int]) -> str:
+    """The kind to try in these layers, if one did better than segment means in all.
+
+    Empty if there are no such layers, or no kind was better beyond the noise.
+    """
+    rows = swaps.rows(ALL_LAYERS)
+    rows = rows[rows["num_landmarks"] == most].itertuples()
+    row_of_kind: dict[str, Any] = {row.kind: row for row in rows}
+    segment_means = row_of_kind[SEGMENT_MEANS]
+    best = max(row_of_kind.values(), key=lambda row: row.difference)
+    # The noise of both, as if they were measured on different examples.
+    noise = math.hypot(best.noise, segment_means.noise)
+    is_better = best.difference - segment_means.difference > noise
+    if not layers or not is_better:
+        return ""
+    options = known_kinds()[best.kind]
+    return BETTER_KIND.format(
+        most=most,
+        metric=swaps.metric,
+        kind=best.kind,
+        better=format_with_noise(swaps.metric, best),
+        segment_means=format_with_noise(swaps.metric, segment_means),
+        options=" ".join(f"{name}={value}" for name, value in options.items()),
+        layers=name_layers(layers),
     )
 
 
@@ -251,11 +297,13 @@ def _describe_unsure(swaps: Swaps) -> str:
     num_needed = _num_examples_needed(swaps, rows)
     remedy = MORE_WOULD if num_needed <= swaps.num_validation else ALL_WOULD_NOT
     layers = [row.layer for row in rows]
+    worst = max(rows, key=lambda row: row.noise)
     return UNSURE.format(
         num_examples=swaps.num_examples,
         max_loss=_max_loss(swaps),
         layers=name_layers(layers),
-        noise=_format_noise(swaps.metric, max(row.noise for row in rows)),
+        noise=_format_noise(swaps.metric, worst.noise),
+        num_landmarks=worst.num_landmarks,
         remedy=remedy.format(
             num_needed=num_needed, num_validation=swaps.num_validation
         ),

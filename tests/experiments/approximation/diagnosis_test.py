@@ -128,6 +128,12 @@ def test_diagnose_names_the_input_that_is_not_finite(layers, name):
 # The errors of two heads, of which the tolerance is 0.1.
 SMALL = (0.1, 0.1)
 LARGE = (0.3, 0.1)
+# What the advice says of numbers that were not tried and may not be enough.
+NOT_TRIED = (
+    "No number between %s and half of the %s tokens was tried, and the errors so far "
+    "do not suggest that one is enough: give some as num_landmarks, or keep exact "
+    "attention."
+)
 METHODS = {
     "k_means": "k-means landmarks",
     "random": "random landmarks",
@@ -171,8 +177,8 @@ def test_the_advice_names_the_least_number_that_is_enough_for_a_layer(diagnosis)
     assert advise(errors, num_tokens=100).splitlines() == [
         f"Layer 0: 16 landmarks are enough: {small}",
         f"Layers 1 and 3: 8 landmarks are enough: {small}",
-        "Layer 2: 16 landmarks are too few in some example (the rank limits head "
-        "0): keep exact attention. There is no error to judge in head 1.",
+        "Layer 2: 16 landmarks are too few in some example (the rank limits head 0"
+        f"). {NOT_TRIED % (16, 100)} There is no error to judge in head 1.",
     ]
     assert diagnosis.advice == advise(diagnosis.errors, L)
 
@@ -247,7 +253,7 @@ def test_landmarks_that_save_nothing_are_not_advised(other):
 
 
 @pytest.mark.parametrize(
-    ("errors", "num_tokens", "is_advised"),
+    ("errors", "num_tokens", "may_be_enough"),
     [
         # Errors that halve with twice the landmarks are small enough with 64.
         ({8: (0.8, 0.05), 16: (0.4, 0.09)}, 128, True),
@@ -257,16 +263,25 @@ def test_landmarks_that_save_nothing_are_not_advised(other):
         ({8: (0.5, 0.1), 16: (0.6, 0.1)}, 128, False),
         # Below an eighth of the tokens they may fall all at once.
         ({8: (0.5, 0.1), 16: (0.6, 0.1)}, 129, True),
-        ({16: (0.9, 0.5)}, 33, True),
+        ({16: (0.9, 0.5)}, 35, True),
     ],
 )
-def test_more_landmarks_are_advised_only_where_they_may_be_enough(
-    errors, num_tokens, is_advised
+def test_of_more_landmarks_the_advice_says_whether_they_may_be_enough(
+    errors, num_tokens, may_be_enough
 ):
     advice = advise(make_errors(errors), num_tokens)
-    assert "landmarks are too few" in advice
-    end = "): try more, or keep" if is_advised else "): keep"
-    assert advice.endswith(f"{end} exact attention.")
+    assert f"{max(errors)} landmarks are too few" in advice
+    not_tried = f"). {NOT_TRIED % (max(errors), num_tokens)}"
+    try_more = "): try more, or keep exact attention."
+    assert advice.endswith(try_more if may_be_enough else not_tried)
+
+
+@pytest.mark.parametrize("errors", [{16: LARGE}, {8: (0.9, 0.1), 16: (0.101, 0.1)}])
+def test_more_landmarks_are_no_choice_where_the_next_number_saves_nothing(errors):
+    keep = "(the rank limits head 0): keep exact attention."
+    assert advise(make_errors(errors), num_tokens=34).endswith(keep)
+    assert "keep exact" in advise(make_errors(errors), num_tokens=35)
+    assert not advise(make_errors(errors), num_tokens=35).endswith(keep)
 
 
 @pytest.mark.parametrize(

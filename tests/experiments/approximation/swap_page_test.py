@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from nystromformer.experiments.approximation.swap import (
+    ALL_LAYERS,
     EXACT,
     ONE_LAYER,
     Advice,
@@ -34,9 +35,13 @@ def make_run(command=COMMAND, folder="runs/a"):
 def make_swaps(
     together=(-0.0045, 0.004),
     noise=(0.004, 0.004, 0.001, 0.004, 0.004),
+    k_means=(-0.05, 0.003),
     **changes,
 ):
-    """Layers 0, 1 and 3 lose nothing alone, and layer 2 loses one point."""
+    """Layers 0, 1 and 3 lose nothing alone, and layer 2 loses one point.
+
+    Segment means in all layers lose five points, known to ± 0.4.
+    """
     advice = Advice(
         landmarks=(64, 16, EXACT, 64),
         num_examples=500,
@@ -50,6 +55,7 @@ def make_swaps(
         {
             "group": ONE_LAYER,
             "metric": "accuracy",
+            "kind": "segment means",
             "layers": ["0", "1", "2", "2", "3"],
             "num_landmarks": [64, 16, 16, 64, 64],
             "difference": [0.0, 0.0, -0.02, -0.01, 0.0],
@@ -57,6 +63,19 @@ def make_swaps(
             "has_changed": True,
         }
     )
+    kinds = {"segment means": (-0.05, 0.004), "k-means": k_means}
+    for kind, (difference, noise_of_kind) in kinds.items():
+        for num_landmarks in (16, 64):
+            table.loc[len(table)] = {
+                "group": ALL_LAYERS,
+                "metric": "accuracy",
+                "kind": kind,
+                "layers": "0 1 2 3",
+                "num_landmarks": num_landmarks,
+                "difference": difference,
+                "noise": noise_of_kind,
+                "has_changed": True,
+            }
     swaps = Swaps(
         "accuracy",
         {"accuracy": 0.7},
@@ -107,8 +126,8 @@ def test_what_the_test_does_not_confirm_is_not_advised():
         "exchangeable, since alone each loses at most half a point of accuracy on "
         "validation, and **the test does not confirm it**. On 500 examples of the test "
         "this changes the accuracy from 75.00% by -5.00 ± 3.39 and the mlm_accuracy "
-        "from 40.00% by -20.00 ± 1.00. Keep exact attention, or choose on more "
-        "examples by --swap_examples.\n"
+        "from 40.00% by -20.00 ± 1.00. Keep exact attention. A choice on more "
+        "examples, by --swap_examples, is surer.\n"
     )
     assert "can be exchanged" not in text
     assert "by_layer" not in text
@@ -133,27 +152,47 @@ def test_a_loss_is_told_as_it_is():
     assert "each loses at most 0.005 of loss on validation" in text
     assert "the loss from 2.5000 by -0.0012 ± 0.0034" in text
     assert "cannot tell 0.005** of layer 1" in text
-    assert "± 0.0060 at worst" in text
+    assert "± 0.0060 at worst, with 16 landmarks" in text
 
 
 @pytest.mark.parametrize(
-    ("noise", "layers", "points", "remedy"),
+    ("noise", "layers", "worst", "remedy"),
     [
         # Layer 2 is kept, layer 1 exchanged.
-        ((0.004, 0.004, 0.001, 0.01, 0.004), "layer 2", "1.00", MORE % ("2,000", 2000)),
-        ((0.004, 0.02, 0.001, 0.004, 0.004), "layer 1", "2.00", MORE % ("8,000", 8000)),
-        ((0.004, 0.03, 0.001, 0.0111, 0.004), "layers 1 and 2", "3.00", MUCH_MORE),
+        (
+            (0.004, 0.004, 0.001, 0.01, 0.004),
+            "layer 2",
+            "1.00 at worst, with 64",
+            MORE % ("2,000", 2000),
+        ),
+        (
+            (0.004, 0.02, 0.001, 0.004, 0.004),
+            "layer 1",
+            "2.00 at worst, with 16",
+            MORE % ("8,000", 8000),
+        ),
+        (
+            (0.004, 0.03, 0.001, 0.0111, 0.004),
+            "layers 1 and 2",
+            "3.00 at worst, with 16",
+            MUCH_MORE,
+        ),
         # 502 examples, and not the 500 that were measured.
-        ((0.004, 0.00501, 0.001, 0.004, 0.004), "layer 1", "0.50", MORE % (510, 510)),
+        (
+            (0.004, 0.00501, 0.001, 0.004, 0.004),
+            "layer 1",
+            "0.50 at worst, with 16",
+            MORE % (510, 510),
+        ),
     ],
 )
 def test_examples_that_cannot_tell_half_a_point_are_named_once(
-    noise, layers, points, remedy
+    noise, layers, worst, remedy
 ):
     text = describe_advice(make_swaps(noise=noise))
     assert text.count("**500 examples cannot tell half a point** of") == 1
-    assert f"of {layers}: alone the loss is known to ± {points} at worst. " in text
-    assert f" at worst. {remedy}" in text
+    known = f"of {layers}: alone the loss is known to ± {worst} landmarks. {remedy}"
+    assert known in text
 
 
 def test_no_more_examples_are_named_than_there_are():
@@ -190,6 +229,30 @@ def test_what_chance_may_have_decided_is_said_so():
     assert f"{undecided}, but by no more than its noise." in unsure
 
 
+@pytest.mark.parametrize(
+    ("noise_of_layer", "k_means", "is_named"),
+    [
+        (0.001, (-0.044, 0.003), True),  # kept
+        (0.006, (-0.044, 0.003), True),  # undecided
+        (0.001, (-0.046, 0.003), False),  # The noise of both is half a point.
+    ],
+)
+def test_a_kind_that_did_better_in_all_layers_is_named_for_those_not_exchanged(
+    noise_of_layer, k_means, is_named
+):
+    noise = (0.004, 0.004, 0.001, noise_of_layer, 0.004)
+    swaps = make_swaps(noise=noise, k_means=k_means)
+    hint = (
+        "\nWith all layers exchanged for 64 landmarks the accuracy changes by -4.40 ± "
+        "0.30 with k-means, and by -5.00 ± 0.40 with segment means: try "
+        "landmarks=kmeans in layer 2, by --config.attention.by_layer.\n"
+    )
+    assert (hint in describe_advice(swaps)) == is_named
+    assert ("k-means" in describe_advice(swaps)) == is_named
+    exchanged = swaps.advice._replace(landmarks=(64, 16, 64, 64))
+    assert "k-means" not in describe_advice(swaps._replace(advice=exchanged))
+
+
 def test_where_no_example_has_changed_the_noise_falls_with_their_number():
     """3 / 500 is 0.6 points, and 3 / 600 half a point; by the root it were 720."""
     swaps = make_swaps(noise=(0.004, 0.006, 0.001, 0.004, 0.004))
@@ -214,14 +277,14 @@ def test_landmarks_that_save_nothing_are_not_advised():
 
 def test_more_examples_are_advised_where_validation_has_more():
     together = (-0.05, 0.0339)
-    by_examples = ", or choose on more examples by --swap_examples.\n"
+    by_examples = "A choice on more examples, by --swap_examples, is surer.\n"
     assert by_examples in describe_advice(make_swaps(together, num_validation=501))
     text = describe_advice(make_swaps(together, num_validation=500))
     assert "--swap_examples" not in text
-    assert "Keep exact attention.\n" in text
+    assert "1.00. Keep exact attention.\n" in text
     swaps = make_swaps(together)
     fewer = swaps.advice._replace(landmarks=(EXACT, 16, EXACT, EXACT))
-    more = "Keep exact attention, or take more landmarks, or choose"
+    more = "Keep exact attention. More landmarks may lose less; up to 64 were measured."
     assert more in describe_advice(swaps._replace(advice=fewer))
 
 
@@ -266,5 +329,5 @@ def test_of_an_unknown_command_the_reader_fills_in_the_config(command):
 def test_a_clear_loss_needs_no_more_examples():
     swaps = make_swaps()
     table = swaps.table.assign(noise=0.006)
-    table["difference"] = [0.02, 0.02, -0.3, -0.3, 0.02]
+    table.loc[:4, "difference"] = [0.02, 0.02, -0.3, -0.3, 0.02]
     assert "cannot tell" not in describe_advice(swaps._replace(table=table))
