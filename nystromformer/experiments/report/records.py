@@ -1,10 +1,11 @@
 """The records of runs: read from workdirs and reports, written by reports.
 
 A record is what a run has left behind: {"run": its name, "config": config.json,
-"result": result.json or None, "curve": the lines of metrics.jsonl}. Of a run without a result it
-also has "sessions": by which commits and on which devices it was trained so far, if it
-has a checkpoint; and "failed": why, if it has failed. A report keeps the records of its runs in two files, of which git
-shows what changes, and which `pandas.read_json(file, lines=True)` reads.
+"result": result.json or None, "curve": the lines of metrics.jsonl}. That of a run
+without a result also has "sessions", by which commits and on which devices it was
+trained so far, if it has a checkpoint; and "failed", why, if it has failed. A report
+keeps the records of its runs in two files, of which git shows what changes, and which
+`pandas.read_json(file, lines=True)` reads.
 """
 
 import json
