@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from logging import CRITICAL, getLogger
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -62,7 +61,6 @@ def run(
     """
     _replace_unknown_letters()
     _name_user()
-    _hide_errors_of_reads()
     # A module of --load may make JAX start XLA, which reads its flags only once.
     turn_off_cpu_fusions()
     flags.DEFINE_multi_string("load", [], "module, or path of its file, to import")
@@ -93,7 +91,7 @@ def run(
             sys.exit(128 + interruption.signum)
         except CheckpointError as error:
             _print_error(str(error))
-            # Python's end takes away `_hide_errors_of_reads`, and some reads are late.
+            # Python's end takes away what hides the errors of late reads.
             sys.stdout.flush()
             os._exit(2)
         except USER_ERRORS as error:
@@ -259,22 +257,6 @@ def _parse_flags(argv: list[str]) -> list[str]:
         fail("; ".join(lines) or re.sub(r"^flag --\w+=None: ", "", str(error)))
     except SystemExit:
         sys.exit(0)  # absl has shown the help, and would end with 1
-
-
-def _hide_errors_of_reads() -> None:
-    """Hides what says nothing new where a file of weights is damaged.
-
-    Of all arrays that orbax reads at once the first error is raised, and becomes our
-    line. Of each other array there would be a traceback above it: asyncio logs the
-    error that nobody asked for, and the threads of tensorstore find a closed loop.
-    """
-    getLogger("asyncio").setLevel(CRITICAL)
-
-    def report(unraisable: Any) -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
-            sys.__unraisablehook__(unraisable)
-
-    sys.unraisablehook = report
 
 
 def _replace_unknown_letters() -> None:

@@ -247,7 +247,7 @@ def load_run(
       source_dir: where the sources of its task are now; None is where they were.
 
     Raises:
-      ConfigError: if it is not a run.
+      ConfigError: if it is not a run, or its config or result is damaged.
       CheckpointError: if its weights are damaged or those of a different run, or it
         has none yet.
     """
@@ -283,7 +283,7 @@ def load_run(
     except CheckpointError as error:
         raise CheckpointError(
             f"{error}; copy this folder again, or train the run anew"
-        ) from error
+        ) from None  # it would be a chain of the tracebacks of orbax
     if best_settings is not None:
         _check_same_run(folder, settings, compared_settings(best_settings))
     sha256 = read_weights_sha256(folder)

@@ -55,19 +55,38 @@ def read_config(workdir: epath.Path) -> Config:
     path = workdir / CONFIG_FILE
     if not path.exists():
         raise ConfigError(f"{workdir} is not a run: it has no {CONFIG_FILE}")
+    groups = _read_json(path)
+    groups.pop(WEIGHTS_SHA256, None)
     try:
-        groups = json.loads(path.read_text())
-        groups.pop(WEIGHTS_SHA256, None)
         load_modules(groups.get("load", ()))
         return Config.from_mapping(groups)
-    except ValueError as error:  # ConfigError is one, and so are the errors of JSON
+    except ValueError as error:  # ConfigError is one
         raise ConfigError(f"{path} cannot be used: {error}") from error
 
 
 def read_result(workdir: epath.Path) -> dict[str, Any] | None:
-    """Reads the result of a run; returns None if it is not finished."""
+    """Reads the result of a run; returns None if it is not finished.
+
+    Raises:
+      ConfigError: if the file is damaged.
+    """
     path = workdir / RESULT_FILE
-    return json.loads(path.read_text()) if path.exists() else None
+    return _read_json(path) if path.exists() else None
+
+
+def _read_json(path: epath.Path) -> dict[str, Any]:
+    """Reads a file of a run.
+
+    Raises:
+      ConfigError: if it is damaged.
+    """
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:  # of JSON, or of bytes that are no text
+        raise ConfigError(
+            f"{path} cannot be used, it is cut short or changed ({error}): copy this "
+            "folder again"
+        ) from None
 
 
 def read_weights_sha256(workdir: epath.Path) -> str | None:
@@ -77,7 +96,7 @@ def read_weights_sha256(workdir: epath.Path) -> str | None:
       Their sha256, from config.json where they were imported or exported, or from
       result.json; None for a run that is not finished.
     """
-    sha256 = json.loads((workdir / CONFIG_FILE).read_text()).get(WEIGHTS_SHA256)
+    sha256 = _read_json(workdir / CONFIG_FILE).get(WEIGHTS_SHA256)
     result = read_result(workdir)
     if sha256 is None and result is not None:
         sha256 = result.get("params_sha256")

@@ -6,9 +6,12 @@ the same functions; the first one writes. Weights to give away are one file of
 safetensors, whose sha256 stands in the config beside it.
 """
 
+import functools
 import hashlib
 import json
+import logging
 import os
+import sys
 from typing import Any, TypeVar
 
 import jax
@@ -143,6 +146,7 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
     content = ocp.args.Composite(
         state=ocp.args.StandardRestore(arrays), meta=ocp.args.JsonRestore()
     )
+    _hide_further_errors()
     try:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
             restored = checkpointer.restore(_absolute(folder), args=content)
@@ -154,6 +158,28 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
     except Exception as error:  # orbax and json raise many kinds
         raise CheckpointError(f"{folder} {_describe_fault(folder, shapes)}") from error
     return jax.tree.map(_from_numbers, weights, like), meta
+
+
+@functools.cache  # once in a process
+def _hide_further_errors() -> None:
+    """Hides what says nothing new where a file of weights is damaged.
+
+    Of all arrays that orbax reads at once the first error is raised, and becomes our
+    line. Of each other array there would be a traceback above it: asyncio logs the
+    error that nobody asked for, and the threads of tensorstore find a closed loop.
+    """
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return "tensorstore" not in record.getMessage()
+
+    logging.getLogger("asyncio").addFilter(is_of_others)
+    report_others = sys.unraisablehook
+
+    def report(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            report_others(unraisable)
+
+    sys.unraisablehook = report
 
 
 def _describe_fault(folder: epath.PathLike, shapes: Any) -> str:

@@ -178,6 +178,43 @@ def test_load_run_rejects_what_is_no_trained_run(workdir, tmp_path):
         nystromformer.load_run(tmp_path)
 
 
+def cut_in_half(file):
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+def delete_arrays(run):
+    """Deletes the files of all arrays, which orbax reads at once."""
+    shutil.rmtree(run / "best" / "state" / "d")
+
+
+DAMAGES = {
+    "config": (lambda run: cut_in_half(run / "config.json"), "config.json cannot be u"),
+    "result": (lambda run: cut_in_half(run / "result.json"), "result.json cannot be u"),
+    "arrays": (delete_arrays, "best is damaged: a file in it is missing"),
+    "metadata": (
+        lambda run: cut_in_half(run / "best/meta/metadata"),
+        "best is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_load_run_of_a_damaged_folder_is_one_error_of_one_line(
+    workdir, tmp_path, commands, damage
+):
+    """A notebook shows the tracebacks of all errors from which an error was raised."""
+    run = shutil.copytree(workdir, tmp_path / "run")
+    inflict, message = DAMAGES[damage]
+    inflict(run)
+    script = tmp_path / "cell.py"
+    script.write_text(f"import nystromformer; nystromformer.load_run({str(run)!r})")
+    done = commands.run(str(script))
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    *_, line = done.stderr.splitlines()
+    assert message in line
+
+
 def test_load_run_rejects_best_weights_of_another_seed(workdir, tmp_path):
     """The two that are copied are enough to see it; where data lay says nothing."""
     shutil.copytree(workdir / "best", tmp_path / "best")
