@@ -142,6 +142,35 @@ def test_load_weights_says_what_is_wrong_in_words(best, tmp_path, damage, words)
     assert str(caught.value) == f"{folder} {words}"
 
 
+# Loads weights of which no array can be read.
+READS_NO_ARRAY = """
+import gc, shutil, time
+import numpy as np
+from nystromformer.errors import CheckpointError
+from nystromformer.training.checkpoint import load_weights, save_weights
+
+weights = {f"layer{i}": np.ones(100 + i, np.float32) for i in range(40)}
+save_weights("weights", weights)
+shutil.rmtree("weights/state/d")
+for _ in range(2):
+    try:
+        load_weights("weights", weights)
+    except CheckpointError as error:
+        print(error)
+    gc.collect()
+    time.sleep(0.1)
+"""
+
+
+def test_load_weights_prints_no_error_of_further_arrays(commands, tmp_path):
+    """orbax reads all at once, and raises the first of their errors."""
+    script = tmp_path / "script.py"
+    script.write_text(READS_NO_ARRAY)
+    done = commands.run(str(script))
+    assert done.stdout == f"weights {DAMAGED}\n" * 2
+    assert done.stderr == ""
+
+
 WITHOUT_BIAS = {name: LIKE[name] for name in ("step", "kernel")}
 OTHER_MODELS = {
     "more is missing there, float32 [5] here": LIKE | {"more": LIKE["bias"]},
