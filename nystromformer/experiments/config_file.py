@@ -197,9 +197,9 @@ def _change_values(
             "config", config_dict, flag_values=flag_values, sys_argv=argv
         )
         flag_values(argv)
-    except (flags.Error, TypeError, ValueError) as error:
+    except flags.Error as error:  # It is about a value.
         raise ConfigError(_in_one_line(error)) from error
-    except (AttributeError, KeyError) as error:
+    except (AttributeError, LookupError, ValueError) as error:
         reason = error.args[0]
         if isinstance(reason, KeyError):  # Of a group, ml_collections wraps the error.
             reason = reason.args[0]

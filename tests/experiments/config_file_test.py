@@ -94,6 +94,12 @@ def test_another_objective_drops_the_options_of_the_file():
             r"^no such key in the config: 'trian'\. Did",
         ),
         (LISTOPS, {"train.colour": 1}, "no such key in the config: 'colour'"),
+        (
+            LISTOPS,
+            {"attention.by_layer.0": "linear"},
+            "^no such key in the config: Could not parse 'attention.by_layer.0'",
+        ),
+        (LISTOPS, {"train.seed[0]": 1}, r"^no such key in the config: .*seed\[0\]$"),
         (LISTOPS, {"train.eval_every": 0}, "eval_every must be at least 1, got 0"),
         (
             f"{LISTOPS}:nystrom,quick",
