@@ -15,7 +15,7 @@ import types
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -27,8 +27,8 @@ from tqdm import tqdm
 from lra_tasks.errors import DataError
 from lra_tasks.split import NO_LABEL, SPLITS, Examples, Split, pad
 
-# A task of lra_tasks.task, whose file imports this one.
-AnyTask = Any
+if TYPE_CHECKING:  # task.py imports this file
+    from lra_tasks.task import Task
 
 # The errors that libraries raise for damaged, missing or foreign dataset files. Other
 # errors, such as a missing library or permission, are no reason to delete data.
@@ -50,7 +50,7 @@ TOKENS_AT_A_TIME = 2**22
 class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     """Writes `lra_TASK`: the examples in their order, one file for each split."""
 
-    def __init__(self, task: AnyTask, root: Path):
+    def __init__(self, task: "Task", root: Path):
         self.task = task
         self.root = root
         setattr(self, "name", f"lra_{task.name}")  # noqa: B010 - TFDS has it on the class
@@ -109,7 +109,7 @@ class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):
     def _log_download_done(self) -> None: ...
 
 
-def _features(task: AnyTask) -> dict[str, Any]:
+def _features(task: "Task") -> dict[str, Any]:
     """The features of a record, the label first."""
     tokens = tfds.features.Tensor(shape=(None,), dtype=task.dtype, encoding="bytes")
     if task.num_labels:
@@ -124,7 +124,7 @@ def _features(task: AnyTask) -> dict[str, Any]:
     }
 
 
-def prepare(task: AnyTask, root: Path) -> Path:
+def prepare(task: "Task", root: Path) -> Path:
     """Makes and stores all splits of a task unless they are there.
 
     One process prepares, others wait. The folder is renamed when it is complete, and
@@ -160,7 +160,7 @@ def prepare(task: AnyTask, root: Path) -> Path:
     return folder
 
 
-def load(task: AnyTask, split: str, root: Path) -> Split:
+def load(task: "Task", split: str, root: Path) -> Split:
     """Reads a split, prepared if it is not there.
 
     Raises:
@@ -181,7 +181,7 @@ def load(task: AnyTask, split: str, root: Path) -> Split:
         ) from error
 
 
-def _read(source: Any, task: AnyTask) -> Split:
+def _read(source: Any, task: "Task") -> Split:
     """Reads a split of one input."""
     num_examples = len(source)
     width = task.max_length
@@ -207,7 +207,7 @@ def _read(source: Any, task: AnyTask) -> Split:
     return Split(inputs, lengths, labels)
 
 
-def _read_pairs(source: Any, task: AnyTask) -> Split:
+def _read_pairs(source: Any, task: "Task") -> Split:
     """Reads a split of two inputs, in which equal documents become one row."""
     row_of: dict[bytes, int] = {}
     labels = np.empty(len(source), np.int32)
@@ -282,7 +282,7 @@ class Rows:
         return inputs
 
 
-def _check_split_names(task: AnyTask, made_names: Iterable[str]) -> None:
+def _check_split_names(task: "Task", made_names: Iterable[str]) -> None:
     """Checks that a task makes the splits that it names, and that they have a use.
 
     A run trains on train, validates on validation, and is tested on all others.
@@ -327,7 +327,7 @@ def _chunks(
 
 
 def _check_examples(
-    task: AnyTask, split: str, examples: Sequence[tuple[Any, Any]]
+    task: "Task", split: str, examples: Sequence[tuple[Any, Any]]
 ) -> dict[str, Iterable[np.ndarray]]:
     """Checks examples, and returns each feature of all their records.
 
@@ -351,7 +351,7 @@ def _check_examples(
 
 
 def _check_tokens(
-    task: AnyTask, split: str, sequences: Iterable[Any]
+    task: "Task", split: str, sequences: Iterable[Any]
 ) -> list[np.ndarray]:
     """Returns the tokens of sequences in the task's type.
 
@@ -387,7 +387,7 @@ def _check_tokens(
 
 
 def _check_token_labels(
-    task: AnyTask, split: str, labels: Iterable[Any], sequences: Sequence[np.ndarray]
+    task: "Task", split: str, labels: Iterable[Any], sequences: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """Returns the labels of the tokens of sequences as int32.
 
@@ -413,7 +413,7 @@ def _check_token_labels(
     return [token_labels.astype(np.int32) for token_labels in labels]
 
 
-def _check_classes(task: AnyTask, split: str, labels: np.ndarray) -> np.ndarray:
+def _check_classes(task: "Task", split: str, labels: np.ndarray) -> np.ndarray:
     """Returns labels as int32.
 
     Raises:
