@@ -12,7 +12,6 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-from unittest import mock
 
 import jax
 import numpy as np
@@ -237,15 +236,22 @@ def _estimate(
 def _traced_for(device: Any) -> Iterator[None]:
     """Lets what is chosen while a program is traced be chosen for one GPU.
 
-    The attentions ask JAX which devices there are, and JAX knows those of this machine.
+    The attentions ask JAX which devices there are, and JAX knows those of this machine:
+    meanwhile these functions of JAX give the answers that they give where the GPU is.
     """
-    with mock.patch.multiple(
-        jax,
-        default_backend=lambda: "gpu",
-        device_count=lambda: 1,
-        local_devices=lambda backend=None: [device],
-    ):
+    answers = {
+        "default_backend": lambda: "gpu",
+        "device_count": lambda: 1,
+        "local_devices": lambda backend=None: [device],
+    }
+    functions = {name: getattr(jax, name) for name in answers}
+    for name, answer in answers.items():
+        setattr(jax, name, answer)
+    try:
         yield
+    finally:
+        for name, function in functions.items():
+            setattr(jax, name, function)
 
 
 def estimate_seconds(kernels: Sequence[int]) -> float:

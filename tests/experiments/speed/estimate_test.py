@@ -126,10 +126,12 @@ def test_programs_are_traced_as_on_one_gpu(own_traces):
     spec = parse_attention("nystrom-16,pinv_kernel=true")
     array = jax.ShapeDtypeStruct((1, 64, 2, 16), jnp.bfloat16)
     forward, _ = make_passes(spec, [array] * 4)
+    devices = jax.local_devices()
     with estimate._traced_for(SimpleNamespace(compute_capability="9.0")):
         traced = forward.function.trace(*forward.arguments)
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert find_path(text) == "XLA, Pallas"
+    assert jax.local_devices() == devices
 
 
 def test_attentions_are_estimated_at_each_length_in_both_passes():
