@@ -36,6 +36,9 @@ from absl import flags
 from etils import epath
 
 from configs.plans import PLANS
+from lra_tasks.errors import DataError
+from lra_tasks.paths import get_root
+from lra_tasks.task import get_task
 from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments import cli
 from nystromformer.experiments.sweep.launch import make_groups, run_locally
@@ -185,6 +188,8 @@ def main(changes: Settings) -> None:
     check_sources(points_to_run, points, folder)
     if _CLUSTER.value:
         check_slurm()
+    else:
+        check_data(points_to_run, folder)
     for point in points_to_run:
         (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
     write_plan(points, folder)
@@ -257,6 +262,39 @@ def check_sources(
                 f"{point.name} starts from {point.source}, which this sweep does not "
                 f"train and {folder} does not have: add a variant that trains it"
             )
+
+
+def check_data(points_to_run: Sequence[Point], folder: Path) -> None:
+    """Checks that the data of the runs are there, or what they are made from.
+
+    An archive that is missing is downloaded. Otherwise each run would, and fail for the
+    same cause.
+
+    Args:
+      points_to_run: the points that wait.
+      folder: the folder of the sweep.
+
+    Raises:
+      DataError: if something is missing and cannot be downloaded.
+    """
+    checked = []
+    for point in points_to_run:
+        if point.source:
+            continue  # Its source may not be there yet, from which its tokenizer comes.
+        workdir = epath.Path(folder / point.name)
+        config = follow_source(point.config, workdir).task
+        if config in checked:
+            continue
+        checked.append(config)
+        try:
+            task = get_task(config.name, **config.options)
+            if not task.folder(config.data_dir).exists():
+                task.find_source(get_root(config.data_dir))
+        except DataError as error:
+            reason = str(error).removeprefix(f"{config.name}: ")
+            raise DataError(
+                f"no data for the runs of {config.name}: {reason}"
+            ) from error
 
 
 def _slurm_parameters() -> dict[str, Any]:

@@ -8,6 +8,7 @@ import time
 import pytest
 from etils import epath
 
+from lra_tasks.task import get_task
 from nystromformer.experiments.sweep.points import make_points, write_plan
 from nystromformer.experiments.workdir import lock_workdir
 from nystromformer.training.output import write_json
@@ -105,6 +106,10 @@ def test_sweep_is_interrupted_resumed_and_retried(commands, tmp_path):
             "--plan and --grid both set attention.num_landmarks",
         ),
         ([LISTOPS, "--workdir=gs://b/s"], "gs://b/s is not a local or mounted folder"),
+        (
+            ["--tasks=retrieval", "--config.task.data_dir=/no", "--seeds=2"],
+            "no data for the runs of retrieval: /no has neither tsv_data nor ",
+        ),
         ([LISTOPS, "--cluster=slurm", "--max_minutes=5"], "SLURM has --time"),
         ([LISTOPS, "--seed=1"], "Unknown command line flag 'seed'"),
         ([LISTOPS, "--time=30"], "--time is for SLURM: add --cluster=slurm"),
@@ -139,6 +144,18 @@ def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
     done = commands.run("sweep.py", *args, "--preset=quick")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("\n1 of 1 done\n")
+
+
+@pytest.mark.slow
+def test_sweep_needs_no_source_of_prepared_data(commands, tmp_path):
+    """The run starts, and finds that they are damaged."""
+    args = ["--tasks=retrieval", "--preset=smoke", f"--workdir={tmp_path}/sweep"]
+    args.append(f"--config.task.data_dir={tmp_path}/data")
+    get_task("retrieval").folder(tmp_path / "data").mkdir(parents=True)
+    done = commands.run("sweep.py", *args)
+    assert done.returncode == 1, done.stderr
+    assert "failed: status 2: error: " in done.stdout
+    assert "is damaged or no dataset of retrieval" in done.stdout
 
 
 @pytest.mark.parametrize(
