@@ -7,6 +7,7 @@ from typing import Any
 
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
+CHECKPOINTS_FOLDER = "checkpoints"  # a folder for each step, until the run is finished
 BEST_FOLDER = "best"  # the weights of the best validation, or imported ones
 WEIGHTS_FILE = "model.safetensors"  # in its place in the folder of scripts/export.py
 RESULT_FILE = "result.json"  # a run that is finished has it

@@ -22,6 +22,7 @@ import safetensors.numpy
 from etils import epath
 
 from nystromformer.errors import CheckpointError
+from nystromformer.run_files import CHECKPOINTS_FOLDER
 from nystromformer.training.devices import (
     check_same_on_all_hosts,
     is_host_0,
@@ -30,7 +31,6 @@ from nystromformer.training.devices import (
 from nystromformer.training.step import leaves_by_name
 from nystromformer.validation import is_in_bucket
 
-FOLDER = "checkpoints"
 Tree = TypeVar("Tree")
 
 
@@ -47,30 +47,13 @@ def weights_sha256(tree: Any) -> str:
 
 def saved_steps(workdir: epath.PathLike) -> list[int]:
     """The steps of which a run has a checkpoint, the newest first."""
-    folder = epath.Path(workdir) / FOLDER
+    folder = epath.Path(workdir) / CHECKPOINTS_FOLDER
     return sorted(ocp.utils.checkpoint_steps(folder), reverse=True)
-
-
-def read_meta(workdir: epath.PathLike) -> Any:
-    """Returns the JSON object of the newest checkpoint; None if none can be read.
-
-    It is not compared with its sha256, which takes the arrays.
-    """
-    content = ocp.args.Composite(meta=ocp.args.JsonRestore())
-    for step in saved_steps(workdir):
-        folder = epath.Path(workdir) / FOLDER / str(step)
-        try:
-            with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-                restored = checkpointer.restore(_absolute(folder), args=content)
-            return restored["meta"]["meta"]
-        except Exception:  # orbax and json raise many kinds
-            continue
-    return None
 
 
 def save_step(workdir: epath.PathLike, step: int, state: Any, meta: Any) -> None:
     """Saves a checkpoint of arrays and a JSON object, and keeps the one before it."""
-    folder = epath.Path(workdir) / FOLDER
+    folder = epath.Path(workdir) / CHECKPOINTS_FOLDER
     save_weights(folder / str(step), state, meta)
     if is_host_0():
         for old_step in saved_steps(workdir)[2:]:
@@ -80,7 +63,7 @@ def save_step(workdir: epath.PathLike, step: int, state: Any, meta: Any) -> None
 def delete_steps(workdir: epath.PathLike) -> None:
     """Deletes all checkpoints, which only an unfinished run needs."""
     if is_host_0():
-        (epath.Path(workdir) / FOLDER).rmtree()
+        (epath.Path(workdir) / CHECKPOINTS_FOLDER).rmtree()
 
 
 def restore(
@@ -105,7 +88,9 @@ def restore(
         steps = [step for step in steps if step <= max_step]
     for index, step in enumerate(steps):
         try:
-            return load_weights(epath.Path(workdir) / FOLDER / str(step), like)
+            return load_weights(
+                epath.Path(workdir) / CHECKPOINTS_FOLDER / str(step), like
+            )
         except CheckpointError as error:
             is_last = step == steps[-1]
             rest = "" if is_last else f"; going back to step {steps[index + 1]}"

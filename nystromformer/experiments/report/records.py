@@ -15,6 +15,7 @@ from typing import Any
 
 from nystromformer.errors import ConfigError
 from nystromformer.run_files import (
+    CHECKPOINTS_FOLDER,
     CONFIG_FILE,
     FAILURE_FILE,
     METRICS_FILE,
@@ -22,7 +23,6 @@ from nystromformer.run_files import (
     RESULT_FILE,
     has_imported_weights,
 )
-from nystromformer.training import checkpoint
 
 RUNS_FILE = "runs.jsonl"  # a line for each run: the record without its curve
 CURVES_FILE = "curves.jsonl"  # a line for each line of metrics.jsonl, and its run
@@ -142,13 +142,30 @@ def _read_workdir(workdir: Path, name: str, config: Mapping[str, Any]) -> Record
     if result is not None:
         return record
 
-    meta = checkpoint.read_meta(workdir)
-    if meta is not None:
-        record["sessions"] = meta["sessions"]
+    sessions = _read_sessions(workdir)
+    if sessions is not None:
+        record["sessions"] = sessions
     failure_file = workdir / FAILURE_FILE
     if failure_file.exists():
         record["failed"] = " ".join(failure_file.read_text("utf-8").split())
     return record
+
+
+def _read_sessions(workdir: Path) -> list[dict[str, Any]] | None:
+    """The sessions that the newest checkpoint of a run tells of.
+
+    None without a checkpoint, and where it can not be read, as while it is written. The
+    files are those of orbax, which a report does not load.
+    """
+    folders = (workdir / CHECKPOINTS_FOLDER).glob("*")
+    folder_of_step = {int(x.name): x for x in folders if x.name.isdigit()}
+    for step in sorted(folder_of_step, reverse=True):
+        try:
+            text = (folder_of_step[step] / "meta/metadata").read_text("utf-8")
+            return json.loads(text)["meta"]["sessions"]
+        except (OSError, ValueError):
+            continue
+    return None
 
 
 def write_records(records: Iterable[Record], folder: Path) -> None:
