@@ -7,11 +7,11 @@ The pictures are drawn first, on all cores. `quick` draws 5,000 with short conto
 Black pixels, two thirds of a picture, are padding, as in the benchmark;
 `:nystrom,all_pixels` reads them, too, and so does self-pretraining.
 
-On record are easy pictures, with `--config.task.difficulty=easy
---config.optimizer.learning_rate=1e-3`: they leave 50 % after 6,000 steps and are at
-74 % when the run is stopped. The benchmark's hard pictures have not left 50 %, with
-black as padding or without (results/pathfinder/README.md), nor have those of `quick`,
-whose 1,000 steps are too few (results/quick_tasks/README.md).
+On record: with `--config.task.difficulty=easy --config.optimizer.learning_rate=1e-3` a
+run leaves 50 % after 6,000 steps and is at 74 % when it is stopped. With hard pictures,
+the benchmark's, none has left 50 %, with black as padding or without
+(results/pathfinder/README.md), nor has one of `quick`, whose 1,000 steps are too few
+(results/quick_tasks/README.md).
 """
 
 from configs import self_pretraining

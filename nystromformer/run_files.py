@@ -3,7 +3,10 @@
 It takes neither JAX nor the model, and so this module imports none of them.
 """
 
+import json
 from typing import Any
+
+from nystromformer.errors import ConfigError
 
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
@@ -37,3 +40,27 @@ def has_imported_weights(workdir: Any) -> bool:
     """
     has_weights = any((workdir / name).exists() for name in (BEST_FOLDER, WEIGHTS_FILE))
     return has_weights and not (workdir / METRICS_FILE).exists()
+
+
+def read_json(path: Any) -> Any:
+    """Reads a file of a run that is JSON.
+
+    Raises:
+      ConfigError: if it is damaged.
+    """
+    return parse_json(path.read_bytes(), path)
+
+
+def parse_json(text: bytes | str, path: Any) -> Any:
+    """Parses what stands in a file of a run.
+
+    Raises:
+      ConfigError: if it is damaged.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:  # of JSON, or of bytes that are no text
+        raise ConfigError(
+            f"{path} cannot be used, it is cut short or changed ({error}): copy this "
+            "folder again"
+        ) from None

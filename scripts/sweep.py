@@ -39,6 +39,7 @@ from configs.plans import PLANS
 from lra_tasks.errors import DataError
 from lra_tasks.paths import get_root
 from lra_tasks.task import get_task
+from nystromformer.config import TaskConfig
 from nystromformer.errors import ConfigError, Interrupted
 from nystromformer.experiments import cli
 from nystromformer.experiments.sweep.launch import make_groups, run_locally
@@ -186,14 +187,18 @@ def main(changes: Settings) -> None:
         return
 
     check_sources(points_to_run, points, folder)
+    missing = {}
     if _CLUSTER.value:
         check_slurm()
     else:
-        check_data(points_to_run, folder)
+        missing = find_missing_data(points_to_run, folder)
+    if points_to_run and len(missing) == len(points_to_run):
+        raise missing[points_to_run[0].name]
     for point in points_to_run:
         (folder / point.name / FAILURE_FILE).unlink(missing_ok=True)
     write_plan(points, folder)
     print(plan, flush=True)
+    fail(missing, folder)
     if _CLUSTER.value:
         run_on_slurm(groups, folder, **_slurm_parameters())
         return
@@ -264,37 +269,55 @@ def check_sources(
             )
 
 
-def check_data(points_to_run: Sequence[Point], folder: Path) -> None:
-    """Checks that the data of the runs are there, or what they are made from.
+def find_missing_data(
+    points_to_run: Sequence[Point], folder: Path
+) -> dict[str, DataError]:
+    """Finds the runs whose official archive is missing, and downloads it if it can.
 
-    An archive that is missing is downloaded. Otherwise each run would, and fail for the
-    same cause.
+    Otherwise each run would, and fail for the same cause.
 
     Args:
       points_to_run: the points that wait.
       folder: the folder of the sweep.
 
-    Raises:
-      DataError: if something is missing and cannot be downloaded.
+    Returns:
+      The name of each such point, and why its archive is not there.
     """
-    checked = []
+    error_of_data: dict[str, DataError | None] = {}
+    missing = {}
     for point in points_to_run:
         if point.source:
             continue  # Its source may not be there yet, from which its tokenizer comes.
-        workdir = epath.Path(folder / point.name)
-        config = follow_source(point.config, workdir).task
-        if config in checked:
-            continue
-        checked.append(config)
-        try:
-            task = get_task(config.name, **config.options)
-            if not task.folder(config.data_dir).exists():
-                task.find_source(get_root(config.data_dir))
-        except DataError as error:
-            reason = str(error).removeprefix(f"{config.name}: ")
-            raise DataError(
-                f"no data for the runs of {config.name}: {reason}"
-            ) from error
+        config = follow_source(point.config, epath.Path(folder / point.name)).task
+        key = repr(config)
+        if key not in error_of_data:
+            error_of_data[key] = _obtain_data(config)
+        error = error_of_data[key]
+        if error is not None:
+            missing[point.name] = error
+    return missing
+
+
+def _obtain_data(config: TaskConfig) -> DataError | None:
+    """Finds or downloads the archive of data that are not prepared; or says why not."""
+    try:
+        task = get_task(config.name, **config.options)
+        if not task.folder(config.data_dir).exists():
+            task.find_source(get_root(config.data_dir))
+    except DataError as error:
+        reason = str(error).removeprefix(f"{config.name}: ")
+        return DataError(f"no data for the runs of {config.name}: {reason}")
+    return None
+
+
+def fail(missing: Mapping[str, DataError], folder: Path) -> None:
+    """Marks runs as failed, and says each cause once."""
+    for name, error in missing.items():
+        workdir = folder / name
+        workdir.mkdir(parents=True, exist_ok=True)
+        (workdir / FAILURE_FILE).write_text(str(error))
+    for error in dict.fromkeys(map(str, missing.values())):
+        print(f"error: {error}", file=sys.stderr, flush=True)
 
 
 def _slurm_parameters() -> dict[str, Any]:

@@ -115,16 +115,24 @@ def read_settings(file: str) -> dict[str, Any]:
 
 
 def check_values(changes: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Checks that only a key that is true or false is changed without a value.
+    """Checks that a change is of no group and of no key below a value, and has a value.
+
+    Only a key that is true or false needs none.
 
     Args:
       changes: values by flat keys; one that is not written is True or False.
       settings: those of the config file, by flat keys.
 
     Raises:
-      ConfigError: for a different key, and for a group of keys.
+      ConfigError: for any other change.
     """
     for key, value in changes.items():
+        for name in settings:
+            if key.startswith((f"{name}.", f"{name}[")):
+                raise ConfigError(
+                    f"no such key in the config: '{key}'; change the whole value of "
+                    f"--config.{name}"
+                )
         if any(name.startswith(f"{key}.") for name in settings):
             raise ConfigError(
                 f"--config.{key} is a group: change one of its keys, as in "
@@ -199,7 +207,7 @@ def _change_values(
         flag_values(argv)
     except flags.Error as error:  # It is about a value.
         raise ConfigError(_in_one_line(error)) from error
-    except (AttributeError, LookupError, ValueError) as error:
+    except (AttributeError, KeyError, ValueError) as error:
         reason = error.args[0]
         if isinstance(reason, KeyError):  # Of a group, ml_collections wraps the error.
             reason = reason.args[0]

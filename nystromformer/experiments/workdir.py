@@ -26,6 +26,7 @@ from nystromformer.run_files import (
     SETTINGS_WITHOUT_EFFECT,
     WEIGHTS_FILE,
     WEIGHTS_SHA256,
+    read_json,
 )
 from nystromformer.training.devices import is_host_0
 from nystromformer.validation import is_in_bucket
@@ -55,7 +56,7 @@ def read_config(workdir: epath.Path) -> Config:
     path = workdir / CONFIG_FILE
     if not path.exists():
         raise ConfigError(f"{workdir} is not a run: it has no {CONFIG_FILE}")
-    groups = _read_json(path)
+    groups = read_json(path)
     groups.pop(WEIGHTS_SHA256, None)
     try:
         load_modules(groups.get("load", ()))
@@ -71,22 +72,7 @@ def read_result(workdir: epath.Path) -> dict[str, Any] | None:
       ConfigError: if the file is damaged.
     """
     path = workdir / RESULT_FILE
-    return _read_json(path) if path.exists() else None
-
-
-def _read_json(path: epath.Path) -> dict[str, Any]:
-    """Reads a file of a run.
-
-    Raises:
-      ConfigError: if it is damaged.
-    """
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:  # of JSON, or of bytes that are no text
-        raise ConfigError(
-            f"{path} cannot be used, it is cut short or changed ({error}): copy this "
-            "folder again"
-        ) from None
+    return read_json(path) if path.exists() else None
 
 
 def read_weights_sha256(workdir: epath.Path) -> str | None:
@@ -96,7 +82,7 @@ def read_weights_sha256(workdir: epath.Path) -> str | None:
       Their sha256, from config.json where they were imported or exported, or from
       result.json; None for a run that is not finished.
     """
-    sha256 = _read_json(workdir / CONFIG_FILE).get(WEIGHTS_SHA256)
+    sha256 = read_json(workdir / CONFIG_FILE).get(WEIGHTS_SHA256)
     result = read_result(workdir)
     if sha256 is None and result is not None:
         sha256 = result.get("params_sha256")

@@ -131,7 +131,6 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
     content = ocp.args.Composite(
         state=ocp.args.StandardRestore(arrays), meta=ocp.args.JsonRestore()
     )
-    _hide_further_errors()
     try:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
             restored = checkpointer.restore(_absolute(folder), args=content)
@@ -141,6 +140,7 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
         if not has_shapes or _sha256(weights, meta) != restored["meta"]["sha256"]:
             raise ValueError("it is not what was saved")
     except Exception as error:  # orbax and json raise many kinds
+        _hide_further_errors()
         raise CheckpointError(f"{folder} {_describe_fault(folder, shapes)}") from error
     return jax.tree.map(_from_numbers, weights, like), meta
 

@@ -97,9 +97,12 @@ def test_another_objective_drops_the_options_of_the_file():
         (
             LISTOPS,
             {"attention.by_layer.0": "linear"},
-            "^no such key in the config: Could not parse 'attention.by_layer.0'",
+            "^no such key in the config: 'attention.by_layer.0'; change the whole value"
+            " of --config.attention.by_layer$",
         ),
-        (LISTOPS, {"train.seed[0]": 1}, r"^no such key in the config: .*seed\[0\]$"),
+        (LISTOPS, {"attention.name.x": 1}, "^no such key .*: 'attention.name.x'; "),
+        (LISTOPS, {"train.seed[0]": 1}, r"^no such key .*: 'train.seed\[0\]'; change"),
+        (LISTOPS, {"train..seed": 1}, "^no such key in the config: "),
         (LISTOPS, {"train.eval_every": 0}, "eval_every must be at least 1, got 0"),
         (
             f"{LISTOPS}:nystrom,quick",

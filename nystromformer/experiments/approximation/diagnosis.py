@@ -387,7 +387,7 @@ def _advise_heads(
         return (
             f"{too_few}. No number between {most} and half of the {num_tokens} tokens "
             "was tried, and the errors so far do not suggest that one is enough: give "
-            "some as num_landmarks, or keep exact attention."
+            "some of these as num_landmarks, or keep exact attention."
         )
     options = ALTERNATIVES.get(methods_to_try[0])
     with_options = f" with {options}" if options else ""

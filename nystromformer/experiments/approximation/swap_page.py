@@ -40,7 +40,7 @@ UNCONFIRMED = """\
 on validation, and **the test does not confirm it**. {together} {what_to_do}
 """
 KEEP_EXACT = "Keep exact attention."
-MORE_LANDMARKS = "More landmarks may lose less; up to {most} were measured."
+MORE_LANDMARKS = "More landmarks, up to {most}, may lose less."
 MORE_EXAMPLES = "A choice on more examples, by --swap_examples, is surer."
 TOGETHER = """\
 On {num_examples:,} examples of the test this changes {changes}.\
@@ -63,9 +63,11 @@ Undecided: **{layers}**. With {most} landmarks{why_no_more} the loss is over \
 """
 # Where another kind than segment means did better.
 BETTER_KIND = """\
-With all layers exchanged for {most} landmarks the {metric} changes by {better} with \
-{kind}, and by {segment_means} with segment means: try {options} in {layers}, by \
---config.attention.by_layer.
+Segment means are not the only choice: with all layers exchanged for {most} landmarks \
+the {metric} changes by {better} with {kind}, and by {segment_means} with segment \
+means. Layers alone were not measured with {kind}. This takes it in {layers}:
+
+    --config.attention.by_layer="{setting}"
 """
 UNSURE = """\
 **{num_examples:,} examples cannot tell {max_loss}** of {layers}: alone the loss is \
@@ -260,6 +262,8 @@ def _describe_better_kind(swaps: Swaps, most: int, layers: Sequence[int]) -> str
 
     Empty if there are no such layers, or no kind was better beyond the noise.
     """
+    if not layers:
+        return ""
     rows = swaps.rows(ALL_LAYERS)
     rows = rows[rows["num_landmarks"] == most].itertuples()
     row_of_kind: dict[str, Any] = {row.kind: row for row in rows}
@@ -267,18 +271,17 @@ def _describe_better_kind(swaps: Swaps, most: int, layers: Sequence[int]) -> str
     best = max(row_of_kind.values(), key=lambda row: row.difference)
     # The noise of both, as if they were measured on different examples.
     noise = math.hypot(best.noise, segment_means.noise)
-    is_better = best.difference - segment_means.difference > noise
-    if not layers or not is_better:
+    if best.difference - segment_means.difference <= noise:
         return ""
-    options = known_kinds()[best.kind]
+    landmarks = [most if layer in layers else EXACT for layer in range(max(layers) + 1)]
     return BETTER_KIND.format(
         most=most,
         metric=swaps.metric,
         kind=best.kind,
         better=format_with_noise(swaps.metric, best),
         segment_means=format_with_noise(swaps.metric, segment_means),
-        options=" ".join(f"{name}={value}" for name, value in options.items()),
         layers=name_layers(layers),
+        setting=by_layer_setting(landmarks, known_kinds()[best.kind]),
     )
 
 
@@ -388,13 +391,23 @@ def train_on_command(swaps: Swaps) -> str:
     return f'{shlex.join(words)} --config.attention.by_layer="{setting}"'
 
 
-def by_layer_setting(landmarks: Sequence[int]) -> str:
-    """Returns the value of `attention.by_layer` that gives layers these landmarks."""
-    return " ".join(
-        f"{layer}=nystrom {layer}.num_landmarks={count} {layer}.conv_kernel_size=0"
-        for layer, count in enumerate(landmarks)
-        if count != EXACT
-    )
+def by_layer_setting(
+    landmarks: Sequence[int], options: Mapping[str, Any] | None = None
+) -> str:
+    """Returns the value of `attention.by_layer` that gives layers these landmarks.
+
+    Args:
+      landmarks: their number in each layer, or EXACT.
+      options: further options of nystrom, in each layer that has landmarks.
+    """
+    words = []
+    for layer, count in enumerate(landmarks):
+        if count == EXACT:
+            continue
+        words.append(f"{layer}=nystrom")
+        all_options = {"num_landmarks": count, "conv_kernel_size": 0, **(options or {})}
+        words += [f"{layer}.{name}={value}" for name, value in all_options.items()]
+    return " ".join(words)
 
 
 def format_with_noise(metric: str, difference: Difference) -> str:

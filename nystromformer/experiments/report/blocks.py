@@ -56,6 +56,7 @@ FIGURE_NOTES = {
     "memory": [COST_FIGURE_NOTE],
 }
 LINE_LENGTH = 100
+NOT_RECORDED = "not recorded"  # a commit or device
 
 
 class Request(NamedTuple):
@@ -206,22 +207,37 @@ def describe(frame: pd.DataFrame) -> str:
         least, most = sizes.min(), sizes.max()
         numbers = f"{most:,}" if least == most else f"{least:,} to {most:,}"
         sentences.append(f"Scores are of {numbers} test examples.")
-    begun = runs[runs["step"] > 0]
+    begun = runs[runs["finished"] | (runs["step"] > 0)]
     for name in ("commit", "device"):
-        values = begun[name].map(_shorten).value_counts()
-        if len(values) == 1:
-            sentences.append(f"{name.capitalize()}: {values.index[0]}.")
-        elif len(values) > 1:
-            parts = []
-            for value in values.index:
-                runs_of_value = begun[begun[name].map(_shorten) == value]
-                several_tasks = begun["task"].nunique() > 1
-                parts.append(f"{value} ({_count(runs_of_value, several_tasks)})")
-            sentences.append(
-                f"They are of {len(values)} {name}s, which alone may change numbers: "
-                f"{'; '.join(parts)}."
-            )
-    return " ".join(sentences)
+        sentences.append(_describe_origins(begun, name))
+    return " ".join(filter(None, sentences))
+
+
+def _describe_origins(runs: pd.DataFrame, name: str) -> str:
+    """Says of which commits or devices runs are; empty if there are none.
+
+    Args:
+      runs: a row each.
+      name: "commit" or "device".
+    """
+    values = runs[name].map(_shorten)
+    counts = values.value_counts()
+    if len(counts) < 2:
+        return "".join(f"{name.capitalize()}: {value}." for value in counts.index)
+
+    known_values = [value for value in counts.index if value != NOT_RECORDED]
+    several_tasks = runs["task"].nunique() > 1
+    parts = [
+        f"{value} ({_count(runs[values == value], several_tasks)})"
+        for value in sorted(counts.index, key=lambda value: value == NOT_RECORDED)
+    ]
+    start = f"{name.capitalize()}: "
+    if len(known_values) > 1:
+        start = (
+            f"The runs are of {len(known_values)} {name}s, which alone may change "
+            "numbers: "
+        )
+    return f"{start}{'; '.join(parts)}."
 
 
 def _find_shared_settings(runs: pd.DataFrame) -> list[str]:
@@ -239,7 +255,7 @@ def _find_shared_settings(runs: pd.DataFrame) -> list[str]:
 def _shorten(text: str | None) -> str:
     """A commit of nine digits, with the + of uncommitted changes; a device as it is."""
     if text is None or pd.isna(text):  # pandas has NaN among strings
-        return "unknown"
+        return NOT_RECORDED
     return re.sub(r"\b([0-9a-f]{9})[0-9a-f]{31}\b", r"\1", text)
 
 

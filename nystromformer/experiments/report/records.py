@@ -22,6 +22,8 @@ from nystromformer.run_files import (
     PLAN_FILE,
     RESULT_FILE,
     has_imported_weights,
+    parse_json,
+    read_json,
 )
 
 RUNS_FILE = "runs.jsonl"  # a line for each run: the record without its curve
@@ -39,7 +41,8 @@ def read_records(folders: Iterable[Path]) -> list[Record]:
     takes the place of a run of RUNS_FILE that has the same name.
 
     Raises:
-      ConfigError: for a folder without runs, and for two runs of one name.
+      ConfigError: for a folder without runs, for two runs of one name, and for a
+        damaged file.
     """
     packed: dict[str, Record] = {}
     trained: dict[str, Record] = {}
@@ -90,12 +93,12 @@ def _read_packed(folder: Path) -> list[Record]:
         curves_file = file.with_name(CURVES_FILE)
         if curves_file.exists():
             for line in _lines(curves_file):
-                row = json.loads(line)
+                row = parse_json(line, curves_file)
                 curves.setdefault(row.pop("run"), []).append(row)
 
         path = file.parent.relative_to(folder)
         for line in _lines(file):
-            record = json.loads(line)
+            record = parse_json(line, file)
             record["curve"] = curves.get(record["run"], [])
             record["run"] = (path / record["run"]).as_posix()
             records.append(record)
@@ -110,12 +113,12 @@ def _find_configs(folder: Path) -> dict[Path, Any]:
     """
     configs = {}
     for plan in folder.resolve().rglob(PLAN_FILE):
-        for name, config in json.loads(plan.read_text()).items():
+        for name, config in read_json(plan).items():
             configs[plan.parent / name] = config
     for file in folder.resolve().rglob(CONFIG_FILE):
         workdir = file.parent
         if not has_imported_weights(workdir):
-            configs[workdir] = json.loads(file.read_text())
+            configs[workdir] = read_json(file)
     return configs
 
 
@@ -131,13 +134,13 @@ def _read_workdir(workdir: Path, name: str, config: Mapping[str, Any]) -> Record
             "name folders of runs of scripts/train.py"
         )
     result_file = workdir / RESULT_FILE
-    result = json.loads(result_file.read_text()) if result_file.exists() else None
+    result = read_json(result_file) if result_file.exists() else None
     metrics_file = workdir / METRICS_FILE
     curve = []
     if metrics_file.exists():
         # A run that trains may be about to write the last line.
         *lines, _ = metrics_file.read_text().split("\n")
-        curve = [json.loads(line) for line in lines]
+        curve = [parse_json(line, metrics_file) for line in lines]
     record = {"run": name, "config": config, "result": result, "curve": curve}
     if result is not None:
         return record
@@ -163,7 +166,7 @@ def _read_sessions(workdir: Path) -> list[dict[str, Any]] | None:
         try:
             text = (folder_of_step[step] / "meta/metadata").read_text("utf-8")
             return json.loads(text)["meta"]["sessions"]
-        except (OSError, ValueError):
+        except (OSError, ValueError, LookupError):
             continue
     return None
 

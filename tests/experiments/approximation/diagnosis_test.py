@@ -131,8 +131,8 @@ LARGE = (0.3, 0.1)
 # What the advice says of numbers that were not tried and may not be enough.
 NOT_TRIED = (
     "No number between %s and half of the %s tokens was tried, and the errors so far "
-    "do not suggest that one is enough: give some as num_landmarks, or keep exact "
-    "attention."
+    "do not suggest that one is enough: give some of these as num_landmarks, or keep "
+    "exact attention."
 )
 METHODS = {
     "k_means": "k-means landmarks",

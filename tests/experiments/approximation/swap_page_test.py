@@ -243,9 +243,11 @@ def test_a_kind_that_did_better_in_all_layers_is_named_for_those_not_exchanged(
     noise = (0.004, 0.004, 0.001, noise_of_layer, 0.004)
     swaps = make_swaps(noise=noise, k_means=k_means)
     hint = (
-        "\nWith all layers exchanged for 64 landmarks the accuracy changes by -4.40 ± "
-        "0.30 with k-means, and by -5.00 ± 0.40 with segment means: try "
-        "landmarks=kmeans in layer 2, by --config.attention.by_layer.\n"
+        "with all layers exchanged for 64 landmarks the accuracy changes by -4.40 ± "
+        "0.30 with k-means, and by -5.00 ± 0.40 with segment means. Layers alone were "
+        "not measured with k-means. This takes it in layer 2:\n\n"
+        '    --config.attention.by_layer="2=nystrom 2.num_landmarks=64 '
+        '2.conv_kernel_size=0 2.landmarks=kmeans"\n'
     )
     assert (hint in describe_advice(swaps)) == is_named
     assert ("k-means" in describe_advice(swaps)) == is_named
@@ -284,7 +286,7 @@ def test_more_examples_are_advised_where_validation_has_more():
     assert "1.00. Keep exact attention.\n" in text
     swaps = make_swaps(together)
     fewer = swaps.advice._replace(landmarks=(EXACT, 16, EXACT, EXACT))
-    more = "Keep exact attention. More landmarks may lose less; up to 64 were measured."
+    more = "Keep exact attention. More landmarks, up to 64, may lose less."
     assert more in describe_advice(swaps._replace(advice=fewer))
 
 

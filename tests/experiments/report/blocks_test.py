@@ -11,10 +11,10 @@ def test_describe_says_of_which_commits_and_devices_runs_are(three):
     three.add("linear,quick", 0.5, result=other)
     text = describe(three.read())
     assert (
-        "They are of 2 commits, which alone may change numbers: "
+        "The runs are of 2 commits, which alone may change numbers: "
         "c0ffee (3: nystrom, softmax); aaaaaaaaa+ (1: linear)."
     ) in text
-    assert "They are of 2 devices, which" in text
+    assert "The runs are of 2 devices, which" in text
     assert "1 × H200 (1: linear)." in text
 
 
@@ -31,17 +31,21 @@ def test_describe_says_of_which_tasks_are_the_runs_of_a_commit(three):
 
 def test_describe_says_where_a_commit_is_not_known(three):
     three.add("linear,quick", 0.5, result={"commit": None})
-    assert "c0ffee (3: nystrom, softmax); unknown (1: linear)" in describe(three.read())
+    parts = "Commit: c0ffee (3: nystrom, softmax); not recorded (1: linear)."
+    assert parts in describe(three.read())
 
 
 def test_describe_says_of_which_commit_a_run_without_a_result_is(three):
     stopped = three.add("linear,quick")
     three.add("identity,quick", steps=())  # planned
-    parts = "c0ffee (3: nystrom, softmax); unknown (1: linear)"
+    parts = "Commit: c0ffee (3: nystrom, softmax); not recorded (1: linear)."
     assert parts in describe(three.read())
     sessions = [{"commit": 40 * "a", "device": "CPU, 2 cores"}]
     weights = {"kernel": np.zeros(3)}
     checkpoint.save_step(stopped, 50, weights, {"sessions": sessions})
+    damaged = stopped / "checkpoints/100/meta"
+    damaged.mkdir(parents=True)
+    (damaged / "metadata").write_text('{"meta": {"sess')
     text = describe(three.read())
     assert "c0ffee (3: nystrom, softmax); aaaaaaaaa (1: linear)" in text
     assert "Device: CPU, 2 cores." in text

@@ -58,6 +58,13 @@ def test_read_records_refuses_two_runs_of_one_name(runs, tmp_path):
         read_records([runs.folder, other.folder])
 
 
+@pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl"])
+def test_read_records_names_a_damaged_file(three, name):
+    (three.folder / "01" / name).write_text('{"step": 5\n')
+    with pytest.raises(ConfigError, match=f"/01/{name} cannot be used, it is cut "):
+        read_records([three.folder])
+
+
 def test_read_records_refuses_folders_without_runs(tmp_path):
     with pytest.raises(ConfigError, match=f"no runs in {tmp_path}: "):
         read_records([tmp_path])

@@ -44,7 +44,10 @@ def test_write_report_writes_a_page_tables_and_figures(three, tmp_path):
     assert "| nystrom | 51.50 ± 2.12 (2) |" in page
     assert f"| {SOFTMAX} | 47.00 (1 of 2; 100 of 12,000 steps) |" in page
     text = " ".join(page.split())  # in one line
-    assert "All have preset=quick. Scores are of 2,000 test examples. " in text
+    assert (
+        "All have preset=quick. Scores are of 2,000 test examples. "
+        "Commit: c0ffee (3: nystrom, softmax); not recorded (1: softmax). "
+    ) in text
     assert "this test noise may still come from the seed" in text
     assert "a machine that other work may have shared" in text
     assert "Exact by length" not in text  # No attention here counts such examples.

@@ -147,15 +147,21 @@ def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
 
 
 @pytest.mark.slow
-def test_sweep_needs_no_source_of_prepared_data(commands, tmp_path):
-    """The run starts, and finds that they are damaged."""
-    args = ["--tasks=retrieval", "--preset=smoke", f"--workdir={tmp_path}/sweep"]
-    args.append(f"--config.task.data_dir={tmp_path}/data")
-    get_task("retrieval").folder(tmp_path / "data").mkdir(parents=True)
+def test_sweep_leaves_out_the_runs_without_data(commands, tmp_path):
+    """Prepared data need no source: the other run starts, and finds them damaged."""
+    folder = tmp_path / "sweep"
+    args = ["--tasks=retrieval,text", "--preset=smoke", f"--workdir={folder}"]
+    args += [f"--config.task.data_dir={tmp_path}/data", "--seeds=2"]
+    get_task("text").folder(tmp_path / "data").mkdir(parents=True)
     done = commands.run("sweep.py", *args)
     assert done.returncode == 1, done.stderr
-    assert "failed: status 2: error: " in done.stdout
-    assert "is damaged or no dataset of retrieval" in done.stdout
+    assert done.stderr.count("error: no data for the runs of retrieval: ") == 1
+    assert "retrieval-nystrom-seed0: starts" not in done.stdout
+    assert "text-nystrom-seed0: starts" in done.stdout
+    assert "is damaged or no dataset of text" in done.stdout
+    assert "0 of 4 done, 4 failed" in done.stdout
+    reason = (folder / "retrieval-nystrom-seed1/failed.txt").read_text()
+    assert reason.startswith("no data for the runs of retrieval: ")
 
 
 @pytest.mark.parametrize(
