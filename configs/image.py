@@ -5,9 +5,9 @@
 Black pixels are padding, as in the benchmark; `:nystrom,all_pixels` reads them, too,
 and so does self-pretraining. The runs on record read all pixels.
 
-`:nystrom,quick` is for two CPU cores: 1,000 steps of 32 pictures. What it reaches
-stands in results/quick_tasks/README.md, and what the paper's settings reach in
-results/image/README.md.
+`:nystrom,quick` is for two CPU cores: 1,000 steps of 32 pictures. What
+`:nystrom,quick,all_pixels` reaches stands in results/quick_tasks/README.md, and what
+the paper's settings reach in results/image/README.md.
 """
 
 from configs import self_pretraining
