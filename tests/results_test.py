@@ -80,7 +80,7 @@ def list_exchanges():
 
 @pytest.fixture(scope="module")
 def quick_differences():
-    folders = ("quick_tasks", "listops_short")
+    folders = ("quick_tasks", "listops_short", "equal_footing")
     columns = [column for name in folders for column in read_runs_of_records(name)]
     return list_differences(columns)
 
@@ -112,6 +112,7 @@ def is_rounded(text, number):
         ("docs/which_attention.md", "\n## By device"),
         ("results/quick_tasks/README.md", "\n## Older runs"),
         ("results/listops_short/README.md", "\n## Trained again"),
+        ("results/equal_footing/README.md", "\nModels have"),
     ],
 )
 def test_differences_in_words_are_those_of_quick_records(page, end, quick_differences):
