@@ -95,7 +95,9 @@ OPTIONS_OF_OLD_RECORDS = {"attention.seed"}
 settings_of = functools.cache(resolve)
 
 
-@pytest.mark.parametrize("folder", ["equal_footing", "listops_short", "quick_tasks", "recall"])
+@pytest.mark.parametrize(
+    "folder", ["equal_footing", "listops_short", "quick_tasks", "recall"]
+)
 def test_presets_have_the_settings_of_recorded_runs(folder):
     """A setting that a record does not have is newer than the record."""
     for run in read_records([ROOT / "results" / folder]):
@@ -106,7 +108,8 @@ def test_presets_have_the_settings_of_recorded_runs(folder):
             continue  # It is the one of examples/custom.py.
 
         overrides = record.pop("overrides")
-        preset = f"{record.pop('preset')},{PRESET_OF_RECORDS.get((folder, task_name), '')}"
+        other_preset = PRESET_OF_RECORDS.get((folder, task_name), "")
+        preset = f"{record.pop('preset')},{other_preset}"
         settings = settings_of(task_name, f"{attention_name},{preset}")
         expected = settings | overrides
         for key, value in flatten_dict(record, sep=".").items():
