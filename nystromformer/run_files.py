@@ -1,4 +1,4 @@
-"""What reading a run takes: the names of its files, and of settings.
+"""What reading a run takes: the names of its files and of settings, and a reader.
 
 It takes neither JAX nor the model, and so this module imports none of them.
 """

@@ -222,22 +222,25 @@ def _describe_origins(runs: pd.DataFrame, name: str) -> str:
     """
     values = runs[name].map(_shorten)
     counts = values.value_counts()
-    if len(counts) < 2:
-        return "".join(f"{name.capitalize()}: {value}." for value in counts.index)
+    if counts.empty:
+        return ""
+    heading = name.capitalize()
+    if len(counts) == 1:
+        return f"{heading}: {counts.index[0]}."
 
-    known_values = [value for value in counts.index if value != NOT_RECORDED]
     several_tasks = runs["task"].nunique() > 1
     parts = [
         f"{value} ({_count(runs[values == value], several_tasks)})"
         for value in sorted(counts.index, key=lambda value: value == NOT_RECORDED)
     ]
-    start = f"{name.capitalize()}: "
-    if len(known_values) > 1:
-        start = (
-            f"The runs are of {len(known_values)} {name}s, which alone may change "
-            "numbers: "
-        )
-    return f"{start}{'; '.join(parts)}."
+    list_of_all = "; ".join(parts)
+    num_known = (counts.index != NOT_RECORDED).sum()
+    if num_known == 1:
+        return f"{heading}: {list_of_all}."
+    return (
+        f"The runs are of {num_known} {name}s, which alone may change numbers: "
+        f"{list_of_all}."
+    )
 
 
 def _find_shared_settings(runs: pd.DataFrame) -> list[str]:

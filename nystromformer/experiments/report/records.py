@@ -157,14 +157,14 @@ def _read_workdir(workdir: Path, name: str, config: Mapping[str, Any]) -> Record
 def _read_sessions(workdir: Path) -> list[dict[str, Any]] | None:
     """The sessions that the newest checkpoint of a run tells of.
 
-    None without a checkpoint, and where it can not be read, as while it is written. The
+    None without a checkpoint, and where it cannot be read, as while it is written. The
     files are those of orbax, which a report does not load.
     """
     folders = (workdir / CHECKPOINTS_FOLDER).glob("*")
-    folder_of_step = {int(x.name): x for x in folders if x.name.isdigit()}
-    for step in sorted(folder_of_step, reverse=True):
+    of_steps = [folder for folder in folders if folder.name.isdigit()]
+    for folder in sorted(of_steps, key=lambda folder: int(folder.name), reverse=True):
         try:
-            text = (folder_of_step[step] / "meta/metadata").read_text("utf-8")
+            text = (folder / "meta/metadata").read_text("utf-8")
             return json.loads(text)["meta"]["sessions"]
         except (OSError, ValueError, LookupError):
             continue
