@@ -147,9 +147,7 @@ def _rows_of_best_layers(swaps: Swaps) -> list[list[str]]:
 def _cells(metric: str, rows: pd.DataFrame) -> list[str]:
     """The differences of a row, by the number of landmarks."""
     return [
-        format_with_noise(
-            metric, Difference(row.difference, row.noise, row.has_changed)
-        )
+        format_with_noise(metric, row)
         for row in rows.sort_values("num_landmarks").itertuples()
     ]
 
@@ -410,8 +408,13 @@ def by_layer_setting(
     return " ".join(words)
 
 
-def format_with_noise(metric: str, difference: Difference) -> str:
-    """Returns a difference with its noise, as in "-1.25 ± 0.40"; rates in points."""
+def format_with_noise(metric: str, difference: Any) -> str:
+    """Returns a difference with its noise, as in "-1.25 ± 0.40"; rates in points.
+
+    Args:
+      metric: of what it is the difference.
+      difference: a `Difference`, or a row of `Swaps.table`, which has its fields.
+    """
     scale, digits = (100, 2) if is_rate(metric) else (1, 4)
     change = scale * difference.difference
     noise = _format_noise(metric, difference.noise)
