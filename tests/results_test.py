@@ -10,6 +10,7 @@ from nystromformer.experiments.report.records import read_records
 from nystromformer.experiments.report.runs import make_frame
 from nystromformer.experiments.report.tables import format_difference
 from tests.commands import ROOT
+from tests.page_tables import REPORTED, is_rounded, read_page
 
 RESULTS = ROOT / "results"
 NUM_TEST_EXAMPLES = {"listops": 2_000, "text": 25_000}
@@ -99,12 +100,6 @@ def check_words(text, differences):
         ), f"{mean} ± {bound}"
 
 
-def is_rounded(text, number):
-    _, decimals = text.split(".")
-    # The number itself has two decimals, of which the second may be a 5.
-    return abs(float(text) - number) <= 0.5 * 10 ** -len(decimals) + 1e-9
-
-
 @pytest.mark.parametrize(
     ("page", "end"),
     [
@@ -119,8 +114,7 @@ def test_differences_in_words_are_those_of_quick_records(page, end, quick_differ
     text, _ = (ROOT / page).read_text().split(end)
     if page == "README.md":
         _, text = text.split("are tasks of the LRA, shortened")  # behind the table
-    text = re.sub(r"<!-- report: .*?<!-- end of report -->", "", text, flags=re.DOTALL)
-    check_words(text, quick_differences)
+    check_words(REPORTED.sub("", text), quick_differences)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +125,7 @@ def test_differences_in_words_are_those_of_quick_records(page, end, quick_differ
     ],
 )
 def test_differences_in_words_are_those_of_older_scores(page, read_runs):
-    text = (ROOT / page).read_text()
-    text = re.sub(r"<!-- report: .*?<!-- end of report -->", "", text, flags=re.DOTALL)
-    check_words(text, list_differences(read_runs()))
+    check_words(read_page(page), list_differences(read_runs()))
 
 
 @pytest.mark.parametrize(
