@@ -1,7 +1,13 @@
-"""The differences that pages tell in words: ± is the one of the report's tables."""
+"""The numbers of the results' pages are those of the records.
 
+These are the scores in tables that the report does not write, and the differences that
+pages tell in words: ± is the one of the report's tables.
+"""
+
+import ast
 import itertools
 import re
+import statistics
 
 import pandas as pd
 import pytest
@@ -10,7 +16,7 @@ from nystromformer.experiments.report.records import read_records
 from nystromformer.experiments.report.runs import make_frame
 from nystromformer.experiments.report.tables import format_difference
 from tests.commands import ROOT
-from tests.page_tables import REPORTED, is_rounded, read_page
+from tests.page_tables import REPORTED, is_rounded, read_page, read_table
 
 RESULTS = ROOT / "results"
 NUM_TEST_EXAMPLES = {"listops": 2_000, "text": 25_000}
@@ -26,10 +32,8 @@ def make_runs(accuracies, task):
 
 def read_runs_of_listops():
     """A group for each row of the page's table: most of these runs have no record."""
-    page = (RESULTS / "listops/README.md").read_text()
-    cells = re.findall(r"^\| [^|]+\| ((?:[\d.]+ \(\d\)[, ]*)+)\|", page, re.MULTILINE)
-    rows = [re.findall(r"([\d.]+) \((\d)\)", cell) for cell in cells]
-    groups = [{int(seed): float(score) for score, seed in row} for row in rows]
+    scores = read_scores("listops")
+    groups = [dict(scores[name] for name in names) for names in LISTOPS_RUNS.values()]
     return [[make_runs(group, "listops") for group in groups]]
 
 
@@ -139,3 +143,227 @@ def test_differences_in_words_are_those_of_older_scores(page, read_runs):
 def test_differences_in_words_are_those_of_exchanges(page, start):
     text = (ROOT / page).read_text()
     check_words(text[text.index(start) :], list_exchanges())
+
+
+# The runs of each row that a page has, by its label: their names in runs.jsonl and in
+# earlier_runs.csv.
+LISTOPS_RUNS = {
+    "identity (no attention)": ["listops_paper/none", "identity-s1"],
+    "softmax": ["listops_paper/softmax", "softmax/softmax-s1", "softmax/softmax-s2"],
+    "nystrom, 64 landmarks": [
+        "listops_paper/nystrom-64",
+        "paper_more/nystrom-64-seed1",
+        "nystrom-s2",
+    ],
+    "nystrom, 64 landmarks, without its convolution of V": [
+        "without_convolution/nystrom-noconv"
+    ],
+    "nystrom, 128 landmarks": ["listops_paper/nystrom-128"],
+    "nystrom, 32 landmarks": ["listops_paper/nystrom-32"],
+    "nystrom, 16 landmarks": ["paper_more/nystrom-16"],
+    "linformer, 256 rows": [
+        "listops_paper/linformer",
+        "linformer-s1",
+        "listops/linformer-s2",
+    ],
+    "linear": ["h200_linear"],
+    "performer, 256 features": ["listops_paper/performer", "seed1/performer-s1"],
+    "performer, preset `as_published`, features drawn at each forward pass": [
+        "redrawn_features"
+    ],
+    "reformer, 2 hashes": ["listops_paper/reformer", "seed1/reformer-s1"],
+    "performer, the published arithmetic": ["paper_more/performer-published"],
+    "performer, mean over the padded length": ["performer/performer-padded"],
+    "performer, β₁ cycled": ["performer/performer-b1"],
+    "performer, preset `as_published` of 988db12, which drew its features once": [
+        "published/performer_as_published"
+    ],
+    "reformer, two chunks instead of a bucket": ["listops/reformer-chunk"],
+    "reformer, mean over the padded length": ["listops/reformer-padded-mean"],
+    "reformer, β₁ cycled": ["published/reformer_cycle_b1"],
+    "reformer, preset `as_published` of 209567c, which kept its hashes": [
+        "paper_more/reformer-published"
+    ],
+}
+TEXT_RUNS = {
+    "nystrom, 64 landmarks, all 20,000 steps": ["h200_nystrom"],
+    "identity (no attention)": ["first_6000_steps/identity"],
+    "softmax": ["first_6000_steps/softmax"],
+    "nystrom, 64 landmarks": ["first_6000_steps/nystrom"],
+    "nystrom, 64 landmarks, without its convolution of V": [
+        "first_6000_steps/nystrom-noconv"
+    ],
+    "softmax, preset `as_published` (1,000 bytes)": [
+        "first_6000_steps/softmax-published"
+    ],
+    "nystrom, preset `as_published` (1,000 bytes)": [
+        "first_6000_steps/nystrom-published"
+    ],
+    "linformer, 256 rows": ["first_6000_steps/linformer"],
+    "linear": ["first_6000_steps/linear"],
+    "performer, 256 features": ["first_6000_steps/performer"],
+    "reformer, 2 hashes": ["first_6000_steps/reformer"],
+}
+SOURCES = {"published": 1, "Skyformer": 2, "xformers": 3}  # as in published.csv
+
+
+def read_scores(folder):
+    """The seed and the test accuracy in % of each run, by its name."""
+    scores = {}
+    for record in read_records([RESULTS / folder]):
+        if record["result"]:
+            accuracy = 100 * record["result"]["test_accuracy"]
+        elif "evaluation" in record:  # of a stopped run, as evaluate.py printed it
+            accuracy = float(re.findall(r"([\d.]+)%", record["evaluation"])[0])
+        else:
+            continue
+        scores[record["run"]] = record["config"]["train"]["seed"], accuracy
+    for _, run in pd.read_csv(RESULTS / folder / "earlier_runs.csv").iterrows():
+        # Older lines have no score, and their accuracy is in %.
+        accuracy = run["test_accuracy"]
+        scores[run["run"]] = run["seed"], accuracy if accuracy > 1 else 100 * accuracy
+    return scores
+
+
+def read_floors(folder):
+    """What each fixed rule reaches on the test, by its name."""
+    results = [record["result"] for record in read_records([RESULTS / folder])]
+    return next(result for result in results if result)["floors"]
+
+
+def read_published():
+    """The published scores in %, by source and attention."""
+    table = pd.read_csv(RESULTS / "published.csv")
+    return table[table["preset"].isna()].set_index(["source", "attention"])
+
+
+def check_scores(cell, runs):
+    """A cell has the score of each run, or their mean ± standard deviation."""
+    seeds, scores = zip(*runs, strict=True)
+    if "±" in cell:
+        numbers = [statistics.mean(scores), statistics.stdev(scores)]
+    else:
+        numbers = scores
+    printed = re.findall(r"\d+\.\d+", cell)
+    assert len(printed) == len(numbers)
+    assert all(map(is_rounded, printed, numbers)), (cell, numbers)
+    assert re.findall(r"\((\d)\)", cell) in ([], [str(seed) for seed in seeds])
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "runs_of_tasks"),
+    [
+        ("listops/README.md", "## Scores", {"ListOps": LISTOPS_RUNS}),
+        (
+            "listops/history.md",
+            "## Published choices, one by one",
+            {"ListOps": LISTOPS_RUNS},
+        ),
+        ("text/README.md", "## At the paper's settings", {"Text": TEXT_RUNS}),
+        (
+            "README.md",
+            "## At the paper's settings",
+            {
+                "ListOps": LISTOPS_RUNS,
+                "Text": {"nystrom, 64 landmarks": ["h200_nystrom"]},
+            },
+        ),
+    ],
+)
+def test_scores_are_those_of_records(page, heading, runs_of_tasks):
+    published = read_published()
+    table = read_table(f"results/{page}", heading)
+    task, scores, floors = "", {}, {}
+    for position, column in enumerate(table.columns):
+        if column in runs_of_tasks:
+            task = column.lower()
+            scores = read_scores(task)
+            floors = read_floors(task)
+        for label, cell in table.iloc[:, position].items():
+            attention = re.split(r"\W", label)[0]
+            if not cell:
+                continue
+            if attention == "floor":
+                assert is_rounded(cell, 100 * floors[label.removeprefix("floor: ")])
+            elif column in SOURCES:
+                assert is_rounded(cell, published.loc[SOURCES[column], attention][task])
+            else:
+                names = runs_of_tasks[column][label]
+                check_scores(cell, [scores[name] for name in names])
+
+
+def test_margins_of_table_3_follow_from_scores_of_the_rivals():
+    page = "results/listops/README.md"
+    table = read_table(page, "## The margins of Table 3")
+    published, runs = read_published(), read_scores("listops")
+    performer, reformer = (
+        [runs[name][1] for name in LISTOPS_RUNS[label]]
+        for label in ("performer, 256 features", "reformer, 2 hashes")
+    )
+    ours = "ours (Performer: mean of two seeds; Reformer: the better one)"
+    scores = {
+        ("published", "Performer"): published["listops"][1, "performer"],
+        ("published", "Reformer"): published["listops"][1, "reformer"],
+        (ours, "Performer"): statistics.mean(performer),
+        (ours, "Reformer"): max(reformer),
+        ("ours, Reformer's other seed", "Reformer"): min(reformer),
+        ("Skyformer's", "Performer"): published["listops"][2, "performer"],
+        ("Skyformer's", "Reformer"): published["listops"][2, "reformer"],
+    }
+    for (row, rival), score in scores.items():
+        paper = published.loc[1, rival.lower()]
+        average = paper["average"] + (score - paper["listops"]) / 5  # of five tasks
+        margin = published["average"][1, "nystrom"] - average
+        assert is_rounded(table.loc[row, rival], score)
+        assert is_rounded(table.loc[row, f"margin over {rival}"], margin)
+    assert (table != "").sum(axis=None) == 2 * len(scores)
+
+
+# The runs of 2,000 and of 6,000 steps.
+PRETRAINED = {
+    "nystrom, 16 landmarks": ["corpus/nystrom", "corpus/nystrom-6000"],
+    "nystrom, without its convolution of V": ["corpus/noconv"],
+    "softmax": ["corpus/softmax", "corpus/softmax-6000"],
+    "linear": ["corpus/linear", "corpus/linear-6000"],
+    "linformer, 16 rows": ["corpus/linformer", "corpus/linformer-6000"],
+    "identity": ["corpus/none"],
+}
+
+
+def test_pretrained_scores_are_those_of_records():
+    page = "results/pretraining/README.md"
+    floor, *rows = read_table(page, "## Masked tokens and sentence order").iterrows()
+    runs = pd.read_csv(RESULTS / "pretraining/earlier_runs.csv")
+    floors = ast.literal_eval(runs["floors"].dropna().iloc[0])
+    assert is_rounded(floor[1].iloc[0], 100 * floors["frequency of each token"])
+    # Softmax was trained again under its old name.
+    runs = runs.drop_duplicates("run").set_index("run")
+    scores = runs[["test_mlm_accuracy", "test_sop_accuracy"]]
+    scores = scores.where(scores > 1, 100 * scores)  # the last lines have shares
+    for label, cells in rows:
+        printed = [cell for cell in cells if cell != "—"]
+        numbers = scores.loc[PRETRAINED[label]].to_numpy().ravel()
+        assert len(printed) == len(numbers)
+        assert all(map(is_rounded, printed, numbers)), label
+    assert len(rows) == len(PRETRAINED)
+
+
+def test_scores_after_self_pretraining_are_those_of_records():
+    page = "results/pretraining/README.md"
+    names = ["finetune", "total", "finetune-after_pretrain"]
+    runs = pd.read_csv(RESULTS / "pretraining/earlier_runs.csv")
+    scores = runs.set_index("run")["test_accuracy"]
+    for label, cells in read_table(page, "## On a task's own inputs").iterrows():
+        attention = re.split(r"\W", label)[0].replace("identity", "none")
+        scratch, both_budgets, pretrained = groups = [
+            {
+                seed: scores[f"self_pretraining/listops-{attention}-{name}-seed{seed}"]
+                for seed in range(3)
+            }
+            for name in names
+        ]
+        for cell, group in zip(cells[:3], groups, strict=True):
+            check_scores(cell, list(group.items()))
+        for cell, other in zip(cells[3:], [scratch, both_budgets], strict=True):
+            pair = make_runs(pretrained, "listops"), make_runs(other, "listops")
+            assert format_difference(*pair).startswith(cell.replace("−", "-"))
