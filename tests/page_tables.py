@@ -20,7 +20,7 @@ def read_table(page, heading, number=0):
 
     number is that of the table, where several are under the heading.
     """
-    _, text = read_page(page).split(f"\n{heading}\n")
+    _, text = f"\n{read_page(page)}".split(f"\n{heading}\n")
     text, *_ = re.split(r"^#+ ", text, maxsplit=1, flags=re.MULTILINE)
     tables = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
     columns, _, *rows = [split_row(line) for line in tables[number].splitlines()]
