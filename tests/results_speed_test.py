@@ -1,0 +1,254 @@
+"""The tables of times and memory that the speed page has beside their records."""
+
+import itertools
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nystromformer.experiments.speed.named_tables import FLASH_32, FLASH_64
+from tests.commands import ROOT
+from tests.page_tables import is_rounded, read_page, read_table
+
+PAGE = "results/speed/README.md"
+PASSES = ("forward", "forward+backward")
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+# scripts/estimate.py prints these tables; the repository does not keep its output.
+ESTIMATES = [("### What more kernels would save, by estimate", n) for n in range(3)]
+
+
+def read_record(folder):
+    """The rows of a benchmark: their settings, the seconds of rounds, ms and MiB.
+
+    Columns are named as on the benchmark's pages: by the length, or the task and sizes.
+    """
+    path = ROOT / "results/speed" / folder / "benchmark.json"
+    rows = json.loads(path.read_text())["rows"]
+    record = pd.DataFrame([{**row["key"], **row} for row in rows])
+    record["column"] = record["length"].map("{:,}".format)
+    if "task" in record:
+        sizes = record["batch_size"].astype(str) + " × " + record["column"]
+        record["column"] = record["task"] + " " + sizes
+    record["ms"] = [
+        1e3 * np.median(seconds) if seconds else None for seconds in record["seconds"]
+    ]
+    record["MiB"] = record["peak_bytes"] / 2**20
+    return record
+
+
+def read_costs(folder, what, unit):
+    """The costs of a pass: attentions down, columns across, NaN where there is none."""
+    record = read_record(folder)
+    rows = record[record["what"] == what]
+    return rows.pivot(index="attention", columns="column", values=unit)
+
+
+def name_rows(costs, attentions, ratios=()):
+    """The costs of attentions, then the ratios of two, by the labels of the page."""
+    rows = {label: costs.loc[name] for label, name in attentions.items()}
+    for label, name, other in ratios:
+        rows[label] = costs.loc[name] / costs.loc[other]
+    return pd.DataFrame(rows).T
+
+
+def join_cells(*tables):
+    """The numbers of each cell, one of each table, by row and column."""
+    return {
+        (label, column): [
+            table.loc[label, column]
+            for table in tables
+            if pd.notna(table.loc[label, column])
+        ]
+        for label, column in itertools.product(tables[0].index, tables[0].columns)
+    }
+
+
+def compute_attention_on_h200():
+    folder = "h200/attention_2048_to_32768"
+    attentions = {
+        "nystrom, 64 landmarks": "nystrom-64",
+        "nystrom, 64 landmarks … with `fused=True`": "nystrom-64, fused=true",
+        "softmax, which calls cuDNN's kernel": "softmax",
+        "cuDNN's exact attention, called alone": "cudnn-softmax",
+        "PyTorch's exact attention": "torch-softmax",
+    }
+    ratios = [
+        ("cuDNN's ÷ nystrom-64", "cudnn-softmax", "nystrom-64"),
+        ("PyTorch's ÷ nystrom-64", "torch-softmax", "nystrom-64"),
+    ]
+    passes = [read_costs(folder, what, "ms") for what in PASSES]
+    return join_cells(*[name_rows(costs, attentions, ratios) for costs in passes])
+
+
+def compute_steps_on_h200():
+    ours = "nystrom-64 + convolution of 35"
+    theirs = f"hf-{ours}"
+    attentions = {
+        "nystrom, 64 landmarks": ours,
+        "transformers' Nyströmformer": theirs,
+    }
+    columns = {
+        "listops 32 × 2,000": "ListOps, 32 × 2,000",
+        "text 32 × 4,000": "Text, 32 × 4,000",
+        "image 256 × 1,024": "Image, 256 × 1,024",
+        "retrieval 32 × 4,000": "Retrieval, 32 × 2 × 4,000",  # pairs of documents
+    }
+    costs = read_costs("h200/train_steps", "train step", "ms").rename(columns=columns)
+    return join_cells(name_rows(costs, attentions, [("÷ nystrom", theirs, ours)]))
+
+
+def compute_flashnystrom(times, num_landmarks, num_heads):
+    """What its README says, which the benchmark sets beside our times."""
+    exact = f"FlashAttention-3, {num_heads} heads, on an H100"
+    names = {
+        "FlashNystrom on an H100": f"FlashNystrom-{num_landmarks} on an H100",
+        "FlashNystrom on an A100": f"FlashNystrom-{num_landmarks} on an A100",
+        "FlashAttention-3 on an H100": exact,
+    }
+    return {
+        (label, f"{length:,}"): [with_gradient]
+        for label, name in names.items()
+        for length, (_, with_gradient) in times[name].items()
+    }
+
+
+def fit_exponent(costs):
+    """p of c · lengthᵖ, fitted from 2,048 on."""
+    lengths = costs.index.str.replace(",", "").astype(int)
+    is_fitted = lengths >= 2_048
+    slope, _ = np.polyfit(np.log(lengths[is_fitted]), np.log(costs[is_fitted]), deg=1)
+    return slope
+
+
+def compute_attention_on_cpu():
+    attentions = {
+        "exact attention, all scores at once": "softmax_all_scores",
+        "our exact attention, in blocks (softmax)": "softmax",
+        "PyTorch's exact attention": "torch-softmax",
+        "nystrom, 64 landmarks": "nystrom-64 + convolution of 35",
+        "nystrom, 32 landmarks": "nystrom-32 + convolution of 35",
+    }
+    ratios = [
+        ("softmax ÷ nystrom-64", "softmax", "nystrom-64 + convolution of 35"),
+        ("PyTorch's ÷ nystrom-64", "torch-softmax", "nystrom-64 + convolution of 35"),
+    ]
+    costs = read_costs("cpu_attention", "forward+backward", "ms")
+    table = name_rows(costs, attentions, ratios)
+    # Ratios have no exponent.
+    table["exponent"] = table.loc[list(attentions)].apply(fit_exponent, axis="columns")
+    return join_cells(table)
+
+
+def compute_memory():
+    convolution = "… with its convolution of V"
+    attentions = {
+        "exact attention, all scores at once": "softmax_all_scores",
+        "exact attention in blocks, ours": "softmax",
+        "nystrom, 64 landmarks": "nystrom-64",
+        f"nystrom, 64 landmarks {convolution}": "nystrom-64 + convolution of 35",
+        "nystrom, 32 landmarks": "nystrom-32",
+        f"nystrom, 32 landmarks {convolution}": "nystrom-32 + convolution of 35",
+        "linformer, 256 rows": "linformer-256",
+        "longformer, window of 256 (paper: 257)": "longformer-256",
+    }
+    memory = name_rows(read_costs("memory", "forward", "MiB"), attentions)
+    all_scores = memory.loc["exact attention, all scores at once"]
+    factors = all_scores / memory
+    factors.loc[all_scores.name] = None
+    return join_cells(memory, factors)
+
+
+def list_quartiles(numbers):
+    """The median, then the quartiles."""
+    return list(np.quantile(numbers, (0.5, 0.25, 0.75)))
+
+
+def compute_steps_on_cpu():
+    nystrom_64 = "nystrom-64 + convolution of 35"
+    nystrom_128 = "nystrom-128 + convolution of 35"
+    softmax = "softmax, dropout_rate=0.0"
+    names = {
+        "nystrom, 64 landmarks": nystrom_64,
+        "nystrom, 64 landmarks in 4 parts of 4 lengths": f"{nystrom_64} in 4",
+        "nystrom, 128 landmarks": nystrom_128,
+        "nystrom, 128 landmarks in 4 parts": f"{nystrom_128} in 4",
+        "softmax, no dropout on its weights": softmax,
+        "softmax, no dropout on its weights in 4 parts": f"{softmax} in 4",
+        "identity": "identity",
+        "identity in 4 parts": "identity in 4",
+    }
+    record = read_record("cpu_steps_text").set_index("attention")
+    seconds = record["seconds"].map(np.array)
+    cells = {}
+    for label, name in names.items():
+        cells[label, "ms"] = list_quartiles(1e3 * seconds[name])
+        cells[label, "MiB, compiled"] = [record.loc[name, "MiB"]]
+        # Theirs takes a batch at once, and was measured of nystrom alone.
+        theirs = seconds.get(f"hf-{name.removesuffix(' in 4')}")
+        ratios = [] if theirs is None else list_quartiles(theirs / seconds[name])
+        cells[label, "transformers' ÷ ours"] = ratios
+    return cells
+
+
+def compute_older_attention_on_h200():
+    attentions = {
+        "nystrom, 64 landmarks": "nystrom-64",
+        "nystrom, 128 landmarks": "nystrom-128",
+        "linformer, 256 rows": "linformer-256",
+        "performer, 256 features": "performer-256",
+        "our exact attention": "softmax",
+        "cuDNN's exact attention": "cudnn",
+        "PyTorch's exact attention": "torch-softmax",
+    }
+    passes = [read_costs("h200/attention_bfloat16", what, "ms") for what in PASSES]
+    return join_cells(*[name_rows(costs, attentions) for costs in passes])
+
+
+TABLES = {
+    ("### Attention", 0): compute_attention_on_h200,
+    ("### Training steps", 0): compute_steps_on_h200,
+    ("## FlashNystrom's sizes", 0): lambda: compute_flashnystrom(FLASH_64, 64, 16),
+    ("## FlashNystrom's sizes", 1): lambda: compute_flashnystrom(FLASH_32, 32, 4),
+    ("## Attention alone", 0): compute_attention_on_cpu,
+    ("## Memory, as in the paper's Table 1", 0): compute_memory,
+    ("## Whole training steps", 0): compute_steps_on_cpu,
+    ("## Older runs", 0): compute_older_attention_on_h200,
+}
+
+
+def read_cells(heading, number):
+    """The numbers of each cell as they are printed, by row and column.
+
+    A label that goes on with the one above it, as "in 4 parts" does, comes with it.
+    """
+    table = read_table(PAGE, heading, number)
+    # The paper's factors, at the end, have no record here.
+    columns = itertools.takewhile(lambda name: "paper" not in name, table.columns)
+    table = table.iloc[:, : len(list(columns))]
+    labels = pd.Series(table.index)
+    goes_on = labels.str.match("… |in ")
+    above = labels.mask(goes_on).ffill()
+    table.index = pd.Index(labels.mask(goes_on, above + " " + labels))
+    assert table.index.is_unique
+    return table.map(NUMBER.findall).stack().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("heading", "number"), TABLES, ids=lambda value: str(value).strip("# ")
+)
+def test_numbers_of_tables_are_those_of_records(heading, number):
+    computed = TABLES[heading, number]()
+    printed = read_cells(heading, number)
+    assert printed.keys() == computed.keys()
+    for place, texts in printed.items():
+        numbers = computed[place]
+        message = f"{place}: {texts} on the page, {numbers} on record"
+        assert len(texts) == len(numbers), message
+        assert all(map(is_rounded, texts, numbers)), message
+
+
+def test_each_table_is_computed_or_an_estimate():
+    separators = re.findall(r"^\| --- ", read_page(PAGE), re.MULTILINE)
+    assert len(separators) == len(TABLES) + len(ESTIMATES)
