@@ -9,6 +9,7 @@ import pytest
 from lra_tasks.pathfinder import drawing
 from lra_tasks.pathfinder.drawing import generate
 from lra_tasks.pathfinder.tasks import find_markers
+from tests.lra_tasks.pathfinder.contours import find_labels
 
 # The values were measured on 1,000 pictures of the public generator at 32 hard. Behind
 # each is its relative tolerance. The sampling error of a standard deviation is 1.6 %
@@ -100,6 +101,16 @@ def check_markers_are_found(images, radius, places):
     found = find_markers(images, radius)
     errors = [abs(order - places).max(axis=(1, 2)) for order in (found, found[:, ::-1])]
     assert np.mean(np.minimum(*errors) <= 1) >= 0.99
+
+
+def test_labels_can_be_read_off_the_pixels(hard):
+    images, labels, growth, markers = hard
+    places = np.stack(coordinates(growth, markers), axis=-1)
+    is_joined = find_labels(images[:200], places[:200], "hard")
+    is_positive = labels[:200] == 1
+    assert is_joined[is_positive].all()
+    # Paddles of several contours may look like one more contour.
+    assert is_joined[~is_positive].mean() < 0.05
 
 
 def test_find_markers_finds_them_where_they_were_drawn(hard):
