@@ -1,4 +1,4 @@
-"""Tables of pages, and whether a page prints a number as it is on record."""
+"""Tables of pages, and whether they print numbers as they are on record."""
 
 import re
 from decimal import Decimal
@@ -8,6 +8,7 @@ import pandas as pd
 from tests.commands import ROOT
 
 REPORTED = re.compile(r"<!-- report: .*?<!-- end of report -->", re.DOTALL)
+NUMBER = re.compile(r"[+−-]?\d[\d,]*(?:\.\d+)?(?:e-\d+)?")
 
 
 def read_page(page):
@@ -18,7 +19,7 @@ def read_page(page):
 def read_table(page, heading, number=0):
     """A table under a heading: its cells as they are printed, by row and column.
 
-    number is that of the table, where several are under the heading.
+    number says which, where several are under the heading.
     """
     _, text = f"\n{read_page(page)}".split(f"\n{heading}\n")
     text, *_ = re.split(r"^#+ ", text, maxsplit=1, flags=re.MULTILINE)
@@ -29,6 +30,14 @@ def read_table(page, heading, number=0):
 
 def split_row(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def check_cell(cell, numbers):
+    """A cell prints these numbers in this order, and no other."""
+    printed = NUMBER.findall(cell)
+    message = f"{cell!r} on the page, {numbers} on record"
+    assert len(printed) == len(numbers), message
+    assert all(map(is_rounded, printed, numbers)), message
 
 
 def is_rounded(text, number):

@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 
 from nystromformer.experiments.config_file import load_config
+from nystromformer.experiments.report.records import read_records
+from nystromformer.experiments.report.runs import make_frame
 from tests.commands import ROOT
-from tests.page_tables import is_rounded, read_table
+from tests.page_tables import check_cell, read_table
 
 FOLDER = "results/approximation"
 PAGE = f"{FOLDER}/README.md"
-NUMBER = re.compile(r"[+−-]?\d[\d,.]*(?:e-\d+)?")
 
 # The study of each model, by the rows of the first table.
 MODELS = {
@@ -105,11 +106,7 @@ def check_cells(table, compute):
     """Every number of a table is the one that its row and its column ask for."""
     for row, cells in table.iterrows():
         for column, cell in cells.items():
-            numbers = compute(row, column)
-            texts = NUMBER.findall(cell)
-            assert len(texts) == len(numbers), (row, column, cell)
-            for text, number in zip(texts, numbers, strict=True):
-                assert is_rounded(text, number), (row, column, cell, numbers)
+            check_cell(cell, compute(row, column))
 
 
 @functools.cache
@@ -220,16 +217,14 @@ def test_causes_are_medians_of_heads():
 
 
 def test_fine_tuned_scores_are_on_record():
+    runs = make_frame(read_records([ROOT / FOLDER / "fine_tuning"]))
+    scores = runs.set_index(["metric", "attention", "num_steps"])["score"]
+
     def compute(row, column):
         score, attention = row.split(", ")
         # A step without effect measures the model as it was exchanged.
         steps = read_int(column) or 1
-        rows = find_rows("fine_tuning/scores.csv", metric=METRICS[score])
-        labels = rows["label"].str
-        is_run = labels.startswith(f"{attention}, ")
-        is_run &= labels.contains(f" train.num_steps={steps},")
-        [mean] = rows["mean"][is_run & labels.contains("train.init_from=")]
-        return [mean]
+        return [scores[METRICS[score], attention, steps]]
 
     page = f"{FOLDER}/fine_tuning/README.md"
     check_cells(read_table(page, "# Fine-tuned after an exchange"), compute)

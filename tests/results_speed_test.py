@@ -2,21 +2,19 @@
 
 import itertools
 import json
-import re
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from nystromformer.experiments.speed.named_tables import FLASH_32, FLASH_64
+from nystromformer.experiments.speed.page import fit_exponent, make_tables
+from nystromformer.experiments.speed.rows import Row, RowKey
 from tests.commands import ROOT
-from tests.page_tables import is_rounded, read_page, read_table
+from tests.page_tables import check_cell, read_table
 
 PAGE = "results/speed/README.md"
 PASSES = ("forward", "forward+backward")
-NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-# scripts/estimate.py prints these tables; the repository does not keep its output.
-ESTIMATES = [("### What more kernels would save, by estimate", n) for n in range(3)]
 
 
 def read_record(folder):
@@ -114,14 +112,6 @@ def compute_flashnystrom(times, num_landmarks, num_heads):
     }
 
 
-def fit_exponent(costs):
-    """p of c · lengthᵖ, fitted from 2,048 on."""
-    lengths = costs.index.str.replace(",", "").astype(int)
-    is_fitted = lengths >= 2_048
-    slope, _ = np.polyfit(np.log(lengths[is_fitted]), np.log(costs[is_fitted]), deg=1)
-    return slope
-
-
 def compute_attention_on_cpu():
     attentions = {
         "exact attention, all scores at once": "softmax_all_scores",
@@ -136,8 +126,10 @@ def compute_attention_on_cpu():
     ]
     costs = read_costs("cpu_attention", "forward+backward", "ms")
     table = name_rows(costs, attentions, ratios)
-    # Ratios have no exponent.
-    table["exponent"] = table.loc[list(attentions)].apply(fit_exponent, axis="columns")
+    lengths = [int(column.replace(",", "")) for column in table.columns]
+    for label in attentions:
+        curve = dict(zip(lengths, table.loc[label, costs.columns], strict=True))
+        table.loc[label, "exponent"] = float(fit_exponent(curve))
     return join_cells(table)
 
 
@@ -219,7 +211,7 @@ TABLES = {
 
 
 def read_cells(heading, number):
-    """The numbers of each cell as they are printed, by row and column.
+    """Each cell as it is printed, by row and column.
 
     A label that goes on with the one above it, as "in 4 parts" does, comes with it.
     """
@@ -232,7 +224,7 @@ def read_cells(heading, number):
     above = labels.mask(goes_on).ffill()
     table.index = pd.Index(labels.mask(goes_on, above + " " + labels))
     assert table.index.is_unique
-    return table.map(NUMBER.findall).stack().to_dict()
+    return table.stack().to_dict()
 
 
 @pytest.mark.parametrize(
@@ -242,13 +234,20 @@ def test_numbers_of_tables_are_those_of_records(heading, number):
     computed = TABLES[heading, number]()
     printed = read_cells(heading, number)
     assert printed.keys() == computed.keys()
-    for place, texts in printed.items():
-        numbers = computed[place]
-        message = f"{place}: {texts} on the page, {numbers} on record"
-        assert len(texts) == len(numbers), message
-        assert all(map(is_rounded, texts, numbers)), message
+    for place, cell in printed.items():
+        check_cell(cell, computed[place])
 
 
-def test_each_table_is_computed_or_an_estimate():
-    separators = re.findall(r"^\| --- ", read_page(PAGE), re.MULTILINE)
-    assert len(separators) == len(TABLES) + len(ESTIMATES)
+@pytest.mark.parametrize(
+    "file",
+    sorted((ROOT / "results/speed").rglob("benchmark.json")),
+    ids=lambda file: file.parent.name,
+)
+def test_pages_of_benchmarks_have_the_tables_of_their_records(file):
+    rows = [
+        Row(**{**row, "key": RowKey(**row["key"])})
+        for row in json.loads(file.read_text())["rows"]
+    ]
+    has_time = any(row.seconds for row in rows)
+    page = file.with_name("README.md").read_text()
+    assert "\n".join(make_tables(rows, has_time)) in page

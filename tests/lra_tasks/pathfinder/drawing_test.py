@@ -1,15 +1,17 @@
 """The generator against the published pictures' statistics and its own geometry."""
 
 import hashlib
+import re
 from unittest import mock
 
 import numpy as np
 import pytest
 
 from lra_tasks.pathfinder import drawing
-from lra_tasks.pathfinder.drawing import generate
+from lra_tasks.pathfinder.drawing import DIFFICULTIES, generate
 from lra_tasks.pathfinder.tasks import find_markers
-from tests.lra_tasks.pathfinder.contours import find_labels
+from tests.commands import ROOT
+from tests.lra_tasks.pathfinder.contours import find_labels, measure_accuracy
 
 # The values were measured on 1,000 pictures of the public generator at 32 hard. Behind
 # each is its relative tolerance. The sampling error of a standard deviation is 1.6 %
@@ -111,6 +113,18 @@ def test_labels_can_be_read_off_the_pixels(hard):
     assert is_joined[is_positive].all()
     # Paddles of several contours may look like one more contour.
     assert is_joined[~is_positive].mean() < 0.05
+
+
+@pytest.mark.slow
+def test_as_many_labels_can_be_read_off_as_the_page_says():
+    told = re.search(
+        r"gets ([\d.]+) % of 2,000 easy\s+pictures right, ([\d.]+) of intermediate and "
+        r"([\d.]+) of hard ones",
+        (ROOT / "DATA.md").read_text(),
+    )
+    assert told
+    for number, difficulty in zip(told.groups(), DIFFICULTIES, strict=True):
+        assert number == f"{measure_accuracy(difficulty):.1f}"
 
 
 def test_find_markers_finds_them_where_they_were_drawn(hard):
