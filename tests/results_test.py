@@ -475,13 +475,11 @@ NUM_TABLES = {
     "listops/history.md": 2,  # the second is words
     "pretraining/README.md": 2,
     "quick_tasks/README.md": 2,  # the first is words
-    # results_speed_test.py, but for the three that scripts/estimate.py prints: its
-    # output is not in the repository
-    "speed/README.md": 11,
+    "speed/README.md": 8,  # results_speed_test.py
     "text/README.md": 1,
     "text/history.md": 1,  # words
 }
-# It stands on pages that scripts/benchmark.py and scripts/approximation.py write.
+# It stands on pages that other scripts write.
 WRITTEN = "\n- Command: `python scripts/"
 
 
