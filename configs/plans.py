@@ -146,6 +146,7 @@ PLANS: dict[str, dict[str, Any]] = {
         "variants": (
             SOFTMAX_WITHOUT_DROPOUT,
             EXACT_WITH_CONVOLUTION,
+            *_nystrom("conv_kernel_size", 0),
             CONVOLUTION_ALONE,
         ),
     },
