@@ -16,15 +16,15 @@ def read_page(page):
     return REPORTED.sub("", (ROOT / page).read_text())
 
 
-def read_table(page, heading, number=0):
+def read_table(page, heading, index=0):
     """A table under a heading: its cells as they are printed, by row and column.
 
-    number says which, where several are under the heading.
+    Where several are under the heading, index says which.
     """
     _, text = f"\n{read_page(page)}".split(f"\n{heading}\n")
     text, *_ = re.split(r"^#+ ", text, maxsplit=1, flags=re.MULTILINE)
     tables = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
-    columns, _, *rows = [split_row(line) for line in tables[number].splitlines()]
+    columns, _, *rows = [split_row(line) for line in tables[index].splitlines()]
     return pd.DataFrame(rows, columns=columns).set_index(columns[0])
 
 

@@ -3,6 +3,7 @@
 presets.txt has all of these runs.
 """
 
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from configs.plans import PLANS
 from nystromformer.experiments.sweep import points
 from tests.commands import ROOT
+from tests.page_tables import check_cell, read_table
 
 
 def plan_points(name, *, tasks=None, preset=""):
@@ -104,18 +106,40 @@ def test_self_pretraining_trains_from_scratch_for_as_long_as_both_stages(preset)
 
 
 def test_equal_footing_takes_dropout_and_convolution_out_of_a_comparison():
-    """On every task exact and Nyström attention are there with and without it."""
+    """Each task has softmax without dropout on its weights, exact attention with the
+    convolution of V, nystrom without it, and the convolution alone.
+    """
     tasks = ("listops", "text", "retrieval", "image", "pathfinder")
     equal_points = plan_points("equal_footing", tasks=tasks)
-    assert len(equal_points) == 4 * len(tasks)
+    kinds = []
     for point in equal_points:
         config = point.config
         options = config.attention.options
         if config.attention.name == "softmax":
             assert options["dropout_rate"] == 0
+            kinds.append("softmax")
         elif config.attention.name == "nystrom":
             is_exact = options["num_landmarks"] >= config.task.options["max_length"]
             assert options["conv_kernel_size"] == (35 if is_exact else 0)
+            kinds.append("exact" if is_exact else "nystrom")
         else:
             assert config.attention.name == "identity"
             assert config.model.short_conv == 35
+            kinds.append("convolution")
+    expected = ["softmax", "exact", "nystrom", "convolution"] * len(tasks)
+    assert sorted(kinds) == sorted(expected)
+
+
+def test_page_says_how_many_runs_each_plan_has():
+    """Runs of two plans in a row of the page's table count once."""
+    _, *sections = (ROOT / "tests/presets.txt").read_text().split("\n[plan ")
+    runs = {}
+    for section in sections:
+        title, *lines = section.strip().splitlines()
+        name, _ = title.split(", ")
+        runs[name] = set(itertools.product(lines, range(PLANS[name]["seeds"])))
+    table = read_table("docs/sweeps.md", "## Plans")
+    for label, cell in table["runs"].items():
+        plans = re.findall(r"`(\w+)`", label)
+        check_cell(cell, [len(set.union(*(runs.pop(name) for name in plans)))])
+    assert not runs

@@ -202,7 +202,7 @@ SIZES = {
 
 
 def test_sizes_of_quick_tasks_are_those_of_records():
-    table = read_table("results/quick_tasks/README.md", "## Commands", number=1)
+    table = read_table("results/quick_tasks/README.md", "## Commands", index=1)
     records = read_records([RESULTS / "quick_tasks"])
     options = {
         (record["config"]["attention"]["name"], record["config"]["task"]["name"]): (
