@@ -1,7 +1,8 @@
 """Reads labels off drawn Pathfinder pictures: follows the contours, paddle by paddle.
 
-It knows the paddles, which may follow which, and how many a contour has. It is no model:
-it shows that a picture holds its label. This prints how many of 2,000 pictures it gets right:
+It knows the paddles, which may follow which, and how many a contour has. It is no
+model: it shows that a picture holds its label. This prints how many of 2,000 pictures
+it gets right:
 
     python -m tests.lra_tasks.pathfinder.contours hard
 """
