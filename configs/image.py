@@ -6,9 +6,8 @@ Black pixels are padding, as in the benchmark; `:nystrom,all_pixels` reads them,
 and so does self-pretraining.
 
 `:nystrom,quick` is for two CPU cores: 1,000 steps of 32 pictures. What it reaches
-stands in results/equal_footing/README.md, with `all_pixels` in
-results/quick_tasks/README.md. What the paper's settings reach with `all_pixels` stands
-in results/image/README.md.
+stands in results/quick_tasks/README.md, and what the paper's settings reach with
+`all_pixels` in results/image/README.md.
 """
 
 from configs import self_pretraining

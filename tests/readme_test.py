@@ -271,6 +271,8 @@ def is_in_readme(record: Mapping[str, Any], folder: str) -> bool:
         # README has the presets, and nystrom without its convolution.
         changes = overrides.keys() - {"train.seed", "attention.conv_kernel_size"}
         return record["run"].startswith("quick/") and not changes
+    if folder == "quick_tasks" and record["result"]["task"] == "image":
+        return record["run"].startswith("quick-image")  # with black pixels masked
     if folder == "recall":
         sizes = [overrides[key] for key in SIZES_OF_RECALL & overrides.keys()]
         is_of_the_plan = record["run"].startswith("plan/")
