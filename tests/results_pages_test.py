@@ -38,8 +38,8 @@ NUM_TABLES = {
     "text/README.md": 1,
     "text/history.md": 1,  # the commits are not computed
 }
-# It stands on pages that other scripts write.
-WRITTEN = "\n- Command: `python scripts/"
+# A line of the pages that other scripts write.
+COMMAND_LINE = "\n- Command: `python scripts/"
 
 
 def test_no_other_table_is_written_by_hand():
@@ -47,6 +47,6 @@ def test_no_other_table_is_written_by_hand():
     for page in RESULTS.rglob("*.md"):
         text = read_page(page)
         tables = re.findall(r"^\|[ :|-]+\|$", text, re.MULTILINE)
-        if tables and WRITTEN not in text:
+        if tables and COMMAND_LINE not in text:
             num_tables[str(page.relative_to(RESULTS))] = len(tables)
     assert num_tables == NUM_TABLES

@@ -12,37 +12,33 @@ from nystromformer.experiments.report.records import read_records
 from nystromformer.experiments.speed.attentions import PASSES
 from nystromformer.experiments.speed.named_tables import FLASH_32, FLASH_64
 from nystromformer.experiments.speed.page import fit_exponent, make_tables
-from nystromformer.experiments.speed.rows import Row, RowKey
+from nystromformer.experiments.speed.rows import MEMORY, TIME, Names, Row, RowKey
 from tests.commands import ROOT
 from tests.page_tables import check_cell, read_table
 
 PAGE = "results/speed/README.md"
 
 
-def read_record(folder):
-    """The rows of a benchmark: their settings, the seconds of rounds, ms and MiB.
-
-    "column" is the one of the benchmark's page: the length, or the task and its sizes.
-    """
-    path = ROOT / "results/speed" / folder / "benchmark.json"
-    rows = json.loads(path.read_text())["rows"]
-    record = pd.DataFrame([{**row["key"], **row} for row in rows])
-    record["column"] = record["length"].map("{:,}".format)
-    if "task" in record:
-        sizes = record["batch_size"].astype(str) + " × " + record["column"]
-        record["column"] = record["task"] + " " + sizes
-    record["ms"] = [
-        1e3 * np.median(seconds) if seconds else None for seconds in record["seconds"]
-    ]
-    record["MiB"] = record["peak_bytes"] / 2**20
-    return record
+def read_rows(folder):
+    """The rows that a benchmark has measured."""
+    record = json.loads(
+        (ROOT / "results/speed" / folder / "benchmark.json").read_text()
+    )
+    return [Row(**{**row, "key": RowKey(**row["key"])}) for row in record["rows"]]
 
 
 def read_costs(folder, what, unit):
-    """The costs of a pass: attentions down, columns across, NaN where there is none."""
-    record = read_record(folder)
-    rows = record[record["what"] == what]
-    return rows.pivot(index="attention", columns="column", values=unit)
+    """The costs of a pass, in ms or MiB, NaN where there is none.
+
+    Attentions are down, and across the columns of the benchmark's page.
+    """
+    rows = read_rows(folder)
+    names = Names.of(rows)
+    costs: dict[str, dict[str, float | None]] = {}
+    for row in rows:
+        if row.key.what == what:
+            costs.setdefault(names.column(row), {})[row.key.attention] = row.value(unit)
+    return pd.DataFrame(costs)
 
 
 def name_rows(costs, attentions, ratios=()):
@@ -75,7 +71,7 @@ def compute_attention_on_h200():
         ("cuDNN's ÷ nystrom-64", "cudnn-softmax", "nystrom-64"),
         ("PyTorch's ÷ nystrom-64", "torch-softmax", "nystrom-64"),
     ]
-    passes = [read_costs(folder, what, "ms") for what in PASSES]
+    passes = [read_costs(folder, what, TIME) for what in PASSES]
     return join_cells(*[name_rows(costs, attentions, ratios) for costs in passes])
 
 
@@ -92,7 +88,7 @@ def compute_steps_on_h200():
         "image 256 × 1,024": "Image, 256 × 1,024",
         "retrieval 32 × 4,000": "Retrieval, 32 × 2 × 4,000",  # pairs of documents
     }
-    costs = read_costs("h200/train_steps", "train step", "ms").rename(columns=columns)
+    costs = read_costs("h200/train_steps", "train step", TIME).rename(columns=columns)
     return join_cells(name_rows(costs, attentions, [("÷ nystrom", theirs, ours)]))
 
 
@@ -123,7 +119,7 @@ def compute_attention_on_cpu():
         ("softmax ÷ nystrom-64", "softmax", "nystrom-64 + convolution of 35"),
         ("PyTorch's ÷ nystrom-64", "torch-softmax", "nystrom-64 + convolution of 35"),
     ]
-    costs = read_costs("cpu_attention", "forward+backward", "ms")
+    costs = read_costs("cpu_attention", "forward+backward", TIME)
     table = name_rows(costs, attentions, ratios)
     lengths = [int(column.replace(",", "")) for column in table.columns]
     for label in attentions:
@@ -144,7 +140,7 @@ def compute_memory():
         "linformer, 256 rows": "linformer-256",
         "longformer, window of 256 (paper: 257)": "longformer-256",
     }
-    memory = name_rows(read_costs("memory", "forward", "MiB"), attentions)
+    memory = name_rows(read_costs("memory", "forward", MEMORY), attentions)
     all_scores = memory.loc["exact attention, all scores at once"]
     factors = all_scores / memory
     factors.loc[all_scores.name] = None
@@ -175,12 +171,12 @@ def compute_steps_on_cpu():
         "identity": "identity",
         "identity in 4 parts": "identity in 4",
     }
-    record = read_record("cpu_steps_text").set_index("attention")
-    seconds = record["seconds"].map(np.array)
+    rows = {row.key.attention: row for row in read_rows("cpu_steps_text")}
+    seconds = {name: np.array(row.seconds) for name, row in rows.items()}
     cells = {}
     for label, name in names.items():
         cells[label, "ms"] = list_quartiles(1e3 * seconds[name])
-        cells[label, "MiB, compiled"] = [record.loc[name, "MiB"]]
+        cells[label, "MiB, compiled"] = [rows[name].value(MEMORY)]
         # Theirs takes a batch at once, and was measured of nystrom alone.
         theirs = seconds.get(f"hf-{name.removesuffix(' in 4')}")
         ratios = [] if theirs is None else list_quartiles(theirs / seconds[name])
@@ -198,13 +194,13 @@ def compute_older_attention_on_h200():
         "cuDNN's exact attention": "cudnn",
         "PyTorch's exact attention": "torch-softmax",
     }
-    passes = [read_costs("h200/attention_bfloat16", what, "ms") for what in PASSES]
+    passes = [read_costs("h200/attention_bfloat16", what, TIME) for what in PASSES]
     return join_cells(*[name_rows(costs, attentions) for costs in passes])
 
 
 def compute_by_device(folder, lengths, attentions):
     """Time and memory with the gradient, which docs/which_attention.md has together."""
-    costs = [read_costs(folder, "forward+backward", unit) for unit in ("ms", "MiB")]
+    costs = [read_costs(folder, "forward+backward", unit) for unit in (TIME, MEMORY)]
     return join_cells(*[name_rows(cost[lengths], attentions) for cost in costs])
 
 
@@ -227,7 +223,7 @@ def compute_by_device_on_h200():
 
 
 def compute_memory_by_landmarks():
-    memory = read_costs("memory", "forward+backward", "MiB")["2,048"]
+    memory = read_costs("memory", "forward+backward", MEMORY)["2,048"]
     return {
         ("MiB", f"{count}"): [memory[f"nystrom-{count} + convolution of 35"]]
         for count in (16, 32, 64, 128, 256)
@@ -298,15 +294,12 @@ def test_numbers_of_tables_are_those_of_records(page, heading, index):
 
 
 @pytest.mark.parametrize(
-    "file",
-    sorted((ROOT / "results/speed").rglob("benchmark.json")),
-    ids=lambda file: file.parent.name,
+    "folder",
+    sorted(file.parent for file in (ROOT / "results/speed").rglob("benchmark.json")),
+    ids=lambda folder: folder.name,
 )
-def test_pages_of_benchmarks_have_the_tables_of_their_records(file):
-    rows = [
-        Row(**{**row, "key": RowKey(**row["key"])})
-        for row in json.loads(file.read_text())["rows"]
-    ]
+def test_pages_of_benchmarks_have_the_tables_of_their_records(folder):
+    rows = read_rows(folder)
     has_time = any(row.seconds for row in rows)
-    page = file.with_name("README.md").read_text()
+    page = (folder / "README.md").read_text()
     assert "\n".join(make_tables(rows, has_time)) in page

@@ -58,7 +58,7 @@ def find_labels(
     is_joined = np.zeros(len(pictures), bool)
     for begin, end in [(first, second), (second, first)]:
         has_first = [
-            find_paddle(s, begin[:, None])[:, 0] for s in range(NUM_DIRECTIONS)
+            find_paddle(stamp, begin[:, None])[:, 0] for stamp in range(NUM_DIRECTIONS)
         ]
         is_joined |= _follow_contour(paddles, begin, end, has_first, has_later)
     return is_joined
