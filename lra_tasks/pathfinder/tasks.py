@@ -6,13 +6,14 @@ Linsley et al. 2018 (arXiv:1805.08315) in the sizes of Long Range Arena (Tay et 
 as in `image`, and padding in the models of the configs.
 """
 
+import contextlib
 import functools
 import math
 import multiprocessing
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.pool import ThreadPool
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from scipy import ndimage
 from tqdm import tqdm
 
 from lra_tasks.archives import LRA_RELEASE, UNPACKED, Archive
+from lra_tasks.errors import DataError
 from lra_tasks.pathfinder.drawing import (
     DIFFICULTIES,
     RESOLUTIONS,
@@ -43,6 +45,8 @@ FOLDERS = {
     "intermediate": "curv_contour_length_9",
     "hard": "curv_contour_length_14",
 }
+# Draws the pictures of these indices: their intensities, and their labels.
+DrawPart = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,20 +216,56 @@ class Pathfinder(Task):
         )
         num_workers = min(self.num_workers or 1, len(parts))
         if num_workers > 1:
-            processes = multiprocessing.get_context("spawn")
-            pool = processes.Pool(num_workers, initializer=_end_silently_at_ctrl_c)
+            results = self._draw_in_processes(draw_part, parts, num_workers)
         else:
-            pool = ThreadPool(1)
+            results = map(draw_part, parts)
 
         images = []
         labels = []
-        with pool:
-            results = pool.imap(draw_part, parts)
-            bar = tqdm(results, self.name, len(parts), disable=None)
-            for part_images, part_labels in bar:
-                images.append(part_images)
-                labels.append(part_labels)
+        bar = tqdm(results, self.name, len(parts), disable=None)
+        for part_images, part_labels in bar:
+            images.append(part_images)
+            labels.append(part_labels)
         return Split.from_pictures(np.concatenate(images), np.concatenate(labels))
+
+    def _draw_in_processes(
+        self, draw_part: DrawPart, parts: Sequence[np.ndarray], num_processes: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields the pictures of each part; the processes take turns.
+
+        A process goes on when its last part is taken, so that few parts wait.
+
+        Raises:
+          DataError: if a process is killed.
+        """
+        spawn = multiprocessing.get_context("spawn")
+        processes = []
+        receivers = []
+        try:
+            for first in range(num_processes):
+                receiver, sender = spawn.Pipe(duplex=False)
+                process = spawn.Process(
+                    target=_send_parts,
+                    args=(sender, draw_part, parts[first::num_processes]),
+                    daemon=True,
+                )
+                process.start()
+                sender.close()  # The process has the other copy: they end together.
+                processes.append(process)
+                receivers.append(receiver)
+            for number in range(len(parts)):
+                try:
+                    pictures = receivers[number % num_processes].recv()
+                except (EOFError, OSError) as error:
+                    raise DataError(
+                        f"{self.name}: one of {num_processes} processes that draw "
+                        "pictures was killed, as where memory runs out: lower "
+                        "num_workers"
+                    ) from error
+                yield pictures
+        finally:
+            for process in processes:
+                process.kill()
 
 
 def find_markers(pictures: np.ndarray, radius: float) -> np.ndarray:
@@ -259,8 +299,14 @@ def find_markers(pictures: np.ndarray, radius: float) -> np.ndarray:
     return markers
 
 
-def _end_silently_at_ctrl_c() -> None:
+def _send_parts(
+    sender: Connection, draw_part: DrawPart, parts: Sequence[np.ndarray]
+) -> None:
+    """Draws parts and sends them; Ctrl-C and the end of the reader end it silently."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with contextlib.suppress(BrokenPipeError):
+        for part in parts:
+            sender.send(draw_part(part))
 
 
 @dataclass(frozen=True, kw_only=True)

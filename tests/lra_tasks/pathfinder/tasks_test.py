@@ -1,5 +1,8 @@
 """Pathfinder: drawn, or read from the released folders."""
 
+import os
+import signal
+
 import numpy as np
 import PIL.Image
 import pytest
@@ -26,6 +29,19 @@ def test_make_splits_are_all_pictures_once(tmp_path, monkeypatch):
     np.testing.assert_array_equal(all_splits.inputs, images.reshape(110, 1024))
     np.testing.assert_array_equal(all_splits.labels, labels)
     assert set(all_splits.lengths.tolist()) == {1024}
+
+
+def be_killed(*_, **__):
+    """Stands for `generate` where memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "PART_SIZE", 30)
+    monkeypatch.setattr(tasks, "generate", be_killed)
+    message = "pathfinder: one of 2 processes .* was killed, .*: lower num_workers"
+    with pytest.raises(DataError, match=message):
+        Pathfinder(num_examples=110, num_workers=2).load("train", tmp_path)
 
 
 def test_the_number_of_workers_makes_no_other_data(tmp_path):
