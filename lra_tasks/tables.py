@@ -3,7 +3,7 @@
 import csv
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lra_tasks.errors import DataError
@@ -96,6 +96,51 @@ def find_classes(
     return classes
 
 
+def split_csv(content: str, name: str) -> Iterator[list[str]]:
+    """Splits a CSV file into lines, and a line into fields; blank lines are left out.
+
+    A line ends at a line feed, or in a file without any at a carriage return, as old
+    programs for the Macintosh wrote them. Another carriage return belongs to a text.
+
+    Args:
+      content: what the file holds; its first line names the columns.
+      name: the file's name in errors.
+
+    Yields:
+      The fields of each line.
+
+    Raises:
+      DataError: if a line has too many columns or wrong quotes.
+    """
+    if "\n" not in content:
+        content = content.replace("\r", "\n")
+    csv.field_size_limit(sys.maxsize)  # A text may be long.
+    reader = csv.reader(io.StringIO(content), strict=True)
+    header: list[str] = []
+    first_line = 1
+    try:
+        for fields in reader:
+            header = header or fields
+            if _has_too_many(fields, header):
+                raise DataError(
+                    f"{name}, line {reader.line_num} has too many columns: quote a "
+                    "text with commas"
+                )
+            if fields:
+                yield fields
+            first_line = reader.line_num + 1
+    except csv.Error as error:
+        # The wrong quote may be in any of the lines that became one.
+        place = f"line {first_line}"
+        if reader.line_num > first_line:
+            place = f"lines {first_line} to {reader.line_num}"
+        reason = str(error).partition(" - ")[0]
+        raise DataError(
+            f"{name}, {place}: {reason}: quote a text with quotes or line breaks, and "
+            'write each " in it twice'
+        ) from None
+
+
 def join_names(names: Sequence[str]) -> str:
     """Writes names as a line of a CSV, in which a name may have commas."""
     line = io.StringIO()
@@ -118,7 +163,7 @@ def _read_rows(
     lines.
     """
     lines = _read_lines(path)
-    header = lines.pop(0) if lines else []
+    header = next(lines, [])
     missing = set(columns) - set(header)
     if missing:
         comma, separators = (",", "commas") if path.suffix == ".csv" else ("\t", "tabs")
@@ -129,43 +174,29 @@ def _read_rows(
         )
 
     rows = []
+    num_lines = 0
     for fields in lines:
-        has_too_many = any(fields[len(header) :])  # Empty ones are only separators.
-        if has_too_many and path.suffix == ".csv":
-            raise DataError(f"a line of {path} has too many columns: quote commas")
+        num_lines += 1
         row = dict(zip(header, fields, strict=False))
-        if not has_too_many and row.keys() >= set(columns):
+        if not _has_too_many(fields, header) and row.keys() >= set(columns):
             rows.append(row)
-    return rows, len(lines)
+    return rows, num_lines
 
 
-def _read_lines(path: Path) -> list[list[str]]:
-    """The fields of each line of a CSV or TSV file that is not blank.
+def _has_too_many(fields: Sequence[str], header: Sequence[str]) -> bool:
+    return any(fields[len(header) :])  # Empty ones are only separators.
 
-    A line ends at a line feed, or in a file without any at a carriage return, as old
-    programs for the Macintosh wrote them. Another carriage return belongs to a text.
-    """
+
+def _read_lines(path: Path) -> Iterator[list[str]]:
+    """The fields of each line of a CSV or TSV file that is not blank."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             content = file.read()
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
+    if path.suffix == ".csv":
+        return split_csv(content, str(path))
     if "\n" not in content:
         content = content.replace("\r", "\n")
-    if path.suffix == ".csv":
-        return _split_csv(path, content)
     lines = [line.removesuffix("\r") for line in content.split("\n")]
-    return [line.split("\t") for line in lines if line]
-
-
-def _split_csv(path: Path, content: str) -> list[list[str]]:
-    csv.field_size_limit(sys.maxsize)  # A text may be long.
-    reader = csv.reader(io.StringIO(content), strict=True)
-    try:
-        return [fields for fields in reader if fields]
-    except csv.Error as error:
-        reason = str(error).partition(" - ")[0]
-        raise DataError(
-            f"{path}, line {reader.line_num}: {reason}: quote a text with quotes or "
-            'line breaks, and write each " in it twice'
-        ) from None
+    return iter([line.split("\t") for line in lines if line])

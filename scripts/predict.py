@@ -31,6 +31,7 @@ from typing import Any
 from absl import flags
 
 from lra_tasks.errors import DataError
+from lra_tasks.tables import split_csv
 from lra_tasks.task import Task
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
@@ -137,24 +138,18 @@ def read_lines(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
 
 def read_csv(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
     """Yields the columns of each line that is not blank."""
-    csv.field_size_limit(sys.maxsize)  # A text may be long.
-    reader = csv.DictReader(io.StringIO(content, newline=""), strict=True)
-    try:
-        missing = set(columns) - set(reader.fieldnames or ())
-    except csv.Error as error:
-        raise DataError(f"{name_input()}, line 1: {error}") from None
+    lines = split_csv(content, name_input())
+    header = next(lines, [])
+    missing = set(columns) - set(header)
     if missing:
         raise DataError(
             f"{name_input()} has no column {', '.join(sorted(missing))}: its first "
             "line names the columns; --columns names those of the texts, and "
             "--reads=lines takes a text a line"
         )
-    try:
-        for row in reader:
-            yield [row[column] or "" for column in columns]
-    except csv.Error as error:
-        number = reader.reader.line_num
-        raise DataError(f"{name_input()}, line {number}: {error}") from None
+    for fields in lines:
+        row = dict(zip(header, fields, strict=False))
+        yield [row.get(column, "") for column in columns]
 
 
 def read_jsonl(content: str, columns: Sequence[str]) -> Iterator[list[str]]:

@@ -113,7 +113,8 @@ def test_predict_takes_columns_and_kinds_by_flags(
         ),
         ("a.png", b"\x89PNG", "is not UTF-8 .*, --input is a file of their paths, one"),
         ("a.csv", 'text\n"[MAX\n', "line 2: unexpected end of data"),
-        ("a.csv", '"text\n[MAX\n', "line 1: unexpected end of data"),
+        ("a.csv", '"text\n[MAX\n', "lines 1 to 2: unexpected end of data"),
+        ("a.csv", "text\n[MAX 1, 2 ]\n", "line 2 has too many columns: quote a text"),
     ],
 )
 def test_predict_refuses_what_is_no_text_of_the_task(

@@ -46,17 +46,18 @@ def test_a_quoted_text_keeps_its_line_ends(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("lines", "number"),
+    ("lines", "place"),
     [
         # "one" would be an example.
-        ("ham,one\rtwo\nspam,ok\n", 2),
+        ("ham,one\rtwo\nspam,ok\n", "line 2"),
         # All that follows would be one text.
-        ('ham,"one\nspam,ok\nham,more\n', 4),
-        ('spam,ok\nham,"one" two\n', 3),
+        ('spam,ok\nham,"one\nspam,ok\nham,more\n', "lines 3 to 5"),
+        ('ham,"one\nspam,"ok"\nham,more\n', "lines 2 to 3"),
+        ('spam,ok\nham,"one" two\n', "line 3"),
     ],
 )
-def test_wrong_quotes_of_a_csv_are_named_by_their_line(tmp_path, lines, number):
-    message = f"a.csv, line {number}: .*: quote a text with quotes or line breaks"
+def test_wrong_quotes_of_a_csv_are_named_by_their_lines(tmp_path, lines, place):
+    message = f"a.csv, {place}: .*: quote a text with quotes or line breaks"
     with pytest.raises(DataError, match=message):
         read(tmp_path, "a.csv", "label,text\n" + lines)
 
