@@ -1,11 +1,15 @@
-"""FoundClasses: the base class of tasks over a user's own files, which name classes."""
+"""Tasks over a user's own files, which name classes and splits: their base class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from lra_tasks.split import SPLITS
 from lra_tasks.tables import join_names, split_names
 from lra_tasks.task import Task
+
+# Names that people give to the validation split; what has one is not read.
+OTHER_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,3 +52,9 @@ class FoundClasses(Task):
     def find_classes(self) -> list[str]:
         """Finds the classes in `source_dir`, in the order of their numbers."""
         raise NotImplementedError
+
+
+def find_split(name: str) -> str | None:
+    """Finds the split that a user means by the name of a file or folder, if any."""
+    split = OTHER_NAMES.get(name.lower(), name.lower())
+    return split if split in SPLITS else None

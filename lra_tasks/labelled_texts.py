@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from lra_tasks.errors import DataError
-from lra_tasks.found_classes import FoundClasses
+from lra_tasks.found_classes import FoundClasses, find_split
 from lra_tasks.split import SPLITS, Split
 from lra_tasks.tables import find_classes, read_table
 from lra_tasks.text import TextTask
@@ -20,9 +20,6 @@ OTHER_COLUMNS = (
 # It is worth a word if more than this share of texts is cut, or of a batch is padding.
 MUCH_CUT = 0.05
 MUCH_PADDING = 0.5
-
-# Names that people give to the validation split; such a file is not read.
-OTHER_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +117,8 @@ class LabelledTexts(TextTask, FoundClasses):
         files: dict[str, Path] = {}
         unread_files = []
         for path in sorted(self.source_files()):
-            name = path.stem.lower()
-            split = OTHER_NAMES.get(name, name)
-            if split not in SPLITS:
+            split = find_split(path.stem)
+            if split is None:
                 unread_files.append(path)
             elif path.stem != split:
                 raise DataError(

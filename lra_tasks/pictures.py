@@ -12,9 +12,9 @@ import PIL.ImageOps
 from tqdm import tqdm
 
 from lra_tasks.errors import DataError
-from lra_tasks.found_classes import FoundClasses
+from lra_tasks.found_classes import FoundClasses, find_split
 from lra_tasks.image import to_grey
-from lra_tasks.split import SPLITS, Split
+from lra_tasks.split import Split
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
@@ -59,12 +59,15 @@ class Pictures(FoundClasses):
         return ("flip_horizontal", "flip_vertical") if self.colour == "grey" else ()
 
     def source_files(self) -> list[Path]:
-        paths = sorted(Path(self.source_dir or "").rglob("*"))
-        return [
-            path
-            for path in paths
-            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-        ]
+        root = Path(self.source_dir or "")
+        files = []
+        for path in sorted(root.rglob("*")):
+            # Programs keep copies in hidden folders, such as .ipynb_checkpoints.
+            names = path.relative_to(root).parts
+            is_hidden = any(name.startswith(".") for name in names)
+            if path.suffix.lower() in SUFFIXES and not is_hidden:
+                files.append(path)
+        return files
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `Task.encode`, where a text is the path of a picture."""
@@ -138,6 +141,9 @@ class Pictures(FoundClasses):
 
         Where there is a folder train/, the folders of the classes lie in it, and in
         those of the other splits.
+
+        Raises:
+          DataError: if a folder has nearly the name of a split.
         """
         root = Path(self.source_dir or "")
         has_splits = (root / "train").is_dir()
@@ -145,10 +151,15 @@ class Pictures(FoundClasses):
         others = []
         for path in self.source_files():
             folders = path.relative_to(root).parts[:-1]
-            split = folders[0] if has_splits and folders else "train"
-            if has_splits:
+            split = "train"
+            if has_splits and folders:
+                split = find_split(folders[0])
+                self.require(
+                    split in (None, folders[0]),
+                    f"{root / folders[0]} is not read: name it {split}, or remove it",
+                )
                 folders = folders[1:]
-            if len(folders) == 1 and split in SPLITS:
+            if len(folders) == 1 and split:
                 files.setdefault(split, []).append((path, folders[0]))
             else:
                 others.append(path)

@@ -91,6 +91,25 @@ def test_pictures_may_have_folders_of_splits(folder, capsys):
     assert "1 pictures lie in no folder of a class, such as" in capsys.readouterr().err
 
 
+def test_hidden_folders_are_no_classes(folder):
+    plain = pictures(folder)
+    save(folder / ".ipynb_checkpoints/0.png", np.zeros((4, 4)))
+    save(folder / "dark/.thumbnails/0.png", np.zeros((4, 4)))
+    assert pictures(folder).class_names == ["dark", "light, bright"]
+    assert pictures(folder).folder() == plain.folder()
+
+
+@pytest.mark.parametrize(
+    ("name", "split"), [("val", "validation"), ("Test", "test"), ("dev", "validation")]
+)
+def test_no_folder_of_a_split_is_ignored(tmp_path, name, split):
+    for path in ("train/cat/1.png", "train/dog/1.png", f"{name}/cat/1.png"):
+        save(tmp_path / path, np.zeros((4, 4)))
+    message = f"{tmp_path}/{name} is not read: name it {split}, or remove it"
+    with pytest.raises(DataError, match=message):
+        pictures(tmp_path)
+
+
 def break_off(folder):
     content = (folder / "dark/3.png").read_bytes()
     (folder / "dark/3.png").write_bytes(content[:60])
