@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import http.client
 import os
 import re
 import shutil
@@ -109,9 +110,10 @@ def _download(archive: Archive, path: Path) -> Path:
         if archive.md5 != md5:
             raise OSError(f"broken off or changed: its md5 is not {archive.md5}")
         return partial_file.rename(path)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
+        reason = str(error).strip()  # A bad answer is shown with its line's end.
         raise DataError(
-            f"{archive.url} cannot be downloaded ({error}): run again, or put it in "
+            f"{archive.url} cannot be downloaded ({reason}): run again, or put it in "
             f"{path.parent}"
         ) from error
     finally:

@@ -19,11 +19,15 @@ from lra_tasks.storage import OFFLINE
 
 
 @contextlib.contextmanager
-def serve(content: bytes) -> Iterator[tuple[str, list[str]]]:
+def serve(
+    content: bytes, protocol: str = "HTTP/1.0"
+) -> Iterator[tuple[str, list[str]]]:
     """Serves the content under any path, and yields its URL and the requested paths."""
     requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = protocol
+
         def do_GET(self):
             requests.append(self.path)
             self.send_response(200)

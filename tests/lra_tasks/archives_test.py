@@ -40,6 +40,11 @@ def test_obtain_says_where_to_put_what_cannot_be_downloaded(tmp_path):
     message = f"cannot be downloaded .*: run again, or put it in {tmp_path}"
     with pytest.raises(DataError, match=message):
         obtain(archive_at(UNREACHABLE), tmp_path, None)
+    with (
+        serve(NOISE, protocol="no HTTP") as (url, _),
+        pytest.raises(DataError, match=message),
+    ):
+        obtain(archive_at(url), tmp_path, None)
 
 
 def test_obtain_downloads_nothing_with_a_source_dir_and_nothing_large(tmp_path):
