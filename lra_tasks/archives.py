@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tarfile
+import time
 import urllib.request
 import zlib
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,8 @@ TFDS_INFO = "dataset_info.json"
 LRA_RELEASE = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
 # The folders in which the release's own folders lie, wherever it was unpacked.
 UNPACKED = ("lra_release/lra_release/", "lra_release/", "")
+# What a killed download left is removed when it is so old.
+SECONDS_OF_REMAINS = 3600
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,10 @@ def obtain(archive: Archive, data_dir: Path, source_dir: str | None) -> Path:
 
 def _download(archive: Archive, path: Path) -> Path:
     """Downloads to a temporary file, and renames it once its checksum is right."""
+    for remains in path.parent.glob(f"{path.name}.*.part"):
+        # A download that goes on, as in another process, writes all the time.
+        if time.time() - remains.stat().st_mtime > SECONDS_OF_REMAINS:
+            remains.unlink(missing_ok=True)
     partial_file = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with (

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import os
 
 import numpy as np
 import pytest
@@ -30,6 +31,16 @@ def test_obtain_downloads_once_and_checks_the_md5(tmp_path):
     assert first_path == second_path == tmp_path / "toy.tar.gz"
     assert first_path.read_bytes() == NOISE
     assert list(tmp_path.iterdir()) == [first_path]
+
+
+def test_obtain_removes_what_a_killed_download_left(tmp_path):
+    old, young = tmp_path / "toy.tar.gz.7.part", tmp_path / "toy.tar.gz.8.part"
+    for part in (old, young):
+        part.write_bytes(NOISE)
+    os.utime(old, (0, 0))
+    with serve(NOISE) as (url, _):
+        path = obtain(archive_at(url), tmp_path, None)
+    assert sorted(tmp_path.iterdir()) == [path, young]
 
 
 # Nothing answers at this address.
