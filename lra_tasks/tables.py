@@ -142,7 +142,14 @@ def split_csv(content: str, name: str) -> Iterator[list[str]]:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Writes names as a line of a CSV, in which a name may have commas."""
+    """Writes names of classes as a line of a CSV, in which a name may have commas.
+
+    Raises:
+      DataError: for a name with a line break, which the stored data could not keep.
+    """
+    for name in names:
+        if "\n" in name or "\r" in name:
+            raise DataError(f"the class {name!r} has a line break: rename it")
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(names)
     return line.getvalue()

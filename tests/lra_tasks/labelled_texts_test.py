@@ -81,6 +81,7 @@ def test_labelled_texts_takes_classes_in_the_order_that_is_given(tmp_path):
         ),
         (["one,ham", "two,"], "train.csv has 1 lines without a label: fill them in"),
         ([f"a,{i}.5" for i in range(21)], "label has 21 different labels in 21 lines"),
+        (["one,ham", 'two,"a\nb"'], r"the class 'a\\nb' has a line break: rename it"),
     ],
 )
 def test_labelled_texts_refuses_a_column_of_no_classes(tmp_path, lines, message):
