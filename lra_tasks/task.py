@@ -109,7 +109,9 @@ class Task:
         """Checks the options' types; a subclass goes on to check their values."""
         self._check_option_types()
         self.require(self.max_length >= 1, "max_length must be at least 1")
-        self.require(self.seed >= 0, f"seed must be at least 0, not {self.seed}")
+        self.require(
+            0 <= self.seed < 2**64, f"seed must be 0 to 2**64 - 1, not {self.seed}"
+        )
         self.require(
             self.source_dir != "", "source_dir is empty: name a folder, or leave it out"
         )
