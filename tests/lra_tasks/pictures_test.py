@@ -115,6 +115,14 @@ def break_off(folder):
     (folder / "dark/3.png").write_bytes(content[:60])
 
 
+def damage_palette(folder):
+    path = folder / "dark/3.bmp"
+    save(path, np.zeros((4, 4)))
+    content = bytearray(path.read_bytes())
+    content[46] = 255  # the number of its colours
+    path.write_bytes(content)
+
+
 def write_16_bits(folder):
     wide = PIL.Image.fromarray(np.full((4, 4), 999, np.uint16))
     wide.save(folder / "dark/3.png")
@@ -128,6 +136,7 @@ def keep_one_class(folder):
     ("change", "options", "message"),
     [
         (break_off, {}, r"dark/3\.png cannot be read as a picture: .*truncated"),
+        (damage_palette, {}, r"dark/3\.bmp cannot be read as .*: invalid palette size"),
         (write_16_bits, {}, r"dark/3\.png has the mode I;16: save it with"),
         (keep_one_class, {}, "which has a folder of pictures .*; there is 'dark'"),
         (lambda folder: None, {"labels": "dark,light"}, "is in none of the classes"),
