@@ -15,7 +15,11 @@ from nystromformer.experiments.report import tables
 from nystromformer.experiments.report.figures import FIGURES, draw_figures
 from nystromformer.experiments.report.names import UNNAMED
 from nystromformer.experiments.report.records import Record
-from nystromformer.experiments.report.runs import count_finished, make_frame
+from nystromformer.experiments.report.runs import (
+    NOT_RECORDED,
+    count_finished,
+    make_frame,
+)
 
 # What the notes below a table say, each where the table has what it is about.
 SCORES_NOTE = "Mean ± standard deviation over seeds; in brackets the number of seeds{}."
@@ -56,7 +60,6 @@ FIGURE_NOTES = {
     "memory": [COST_FIGURE_NOTE],
 }
 LINE_LENGTH = 100
-NOT_RECORDED = "not recorded"  # a commit or device
 
 
 class Request(NamedTuple):
@@ -255,10 +258,8 @@ def _find_shared_settings(runs: pd.DataFrame) -> list[str]:
     return sorted(set.intersection(*facts))
 
 
-def _shorten(text: str | None) -> str:
+def _shorten(text: str) -> str:
     """A commit of nine digits, with the + of uncommitted changes; a device as it is."""
-    if text is None or pd.isna(text):  # pandas has NaN among strings
-        return NOT_RECORDED
     return re.sub(r"\b([0-9a-f]{9})[0-9a-f]{31}\b", r"\1", text)
 
 

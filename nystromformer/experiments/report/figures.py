@@ -19,7 +19,7 @@ from nystromformer.experiments.plotting import (
     new_figure,
     set_value_ticks,
 )
-from nystromformer.experiments.report.runs import heading, scale
+from nystromformer.experiments.report.runs import NOT_RECORDED, heading, scale
 from nystromformer.experiments.report.tables import MEMORY, SPEED, Cost
 from nystromformer.metrics import is_higher_better, is_rate
 
@@ -184,7 +184,8 @@ def draw_by_cost(runs: pd.DataFrame, cost: Cost) -> Figure | None:
         _draw_points(axes, points, cost, lines)
         _draw_floors(axes, floors[data_and_device])
         title_parts = [runs["task"].iloc[0], *data_and_device]
-        axes.set_title(", ".join(part for part in title_parts if part))
+        known_parts = [part for part in title_parts if part not in ("", NOT_RECORDED)]
+        axes.set_title(", ".join(known_parts))
         axes.set_ylabel(heading("test", metric))
     add_legend(figure, num_columns=len(panels))
     _move_names_apart(figure)

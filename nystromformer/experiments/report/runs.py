@@ -23,6 +23,7 @@ FOLDERS = ("train.init_from", "task.tokenizer", "task.source_dir")
 
 # Metrics that are shares of test examples, so that chance is binomial.
 SHARES_OF_EXAMPLES = ("accuracy", "sop_accuracy")
+NOT_RECORDED = "not recorded"  # a commit or device
 # What a run has whose result.json is not there, or is older than these keys.
 UNKNOWN = {
     "device": None,
@@ -58,7 +59,8 @@ def make_frame(records: Iterable[Record]) -> pd.DataFrame:
         curve: the lines of metrics.jsonl; `step` is the last one's.
         finished: whether there is a result.
         failed: why there will be none; None of any other run.
-        device, commit: if the run was resumed elsewhere all of them, as "A, then B".
+        device, commit: if the run was resumed elsewhere all of them, as "A, then B";
+          NOT_RECORDED where it is not known.
         column: the heading of the metric, as in "listops accuracy, %".
       and the parts of its name, as in `names.Name`.
 
@@ -71,6 +73,8 @@ def make_frame(records: Iterable[Record]) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
     metric_of_task = frame.groupby(["task", "objective"])["metric"].transform("first")
     frame["metric"] = frame["metric"].fillna(metric_of_task).fillna("accuracy")
+    for key in ("device", "commit"):
+        frame[key] = frame[key].fillna(NOT_RECORDED)
     _scale_scores(frame)
     frame["column"] = list(map(heading, frame["task"], frame["metric"]))
 

@@ -168,7 +168,8 @@ def cost_table(frame: pd.DataFrame) -> pd.DataFrame:
     landmarks.
     """
     rows = []
-    runs = frame.drop_duplicates("run").sort_values(
+    finished = frame[frame["finished"]]
+    runs = finished.drop_duplicates("run").sort_values(
         "task", key=lambda tasks: tasks.map(sort_key), kind="stable"
     )
     keys = ["task", "label", "device"]

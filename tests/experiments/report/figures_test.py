@@ -233,6 +233,13 @@ def test_draw_by_cost_has_a_panel_for_each_task_option_and_device(runs):
     assert titles == [f"listops, max_length={n}, CPU, 2 cores" for n in (500, 900)]
 
 
+def test_draw_by_cost_has_a_panel_of_runs_whose_device_is_not_known(runs):
+    for arg in ("softmax,quick", "nystrom,quick"):
+        runs.add(arg, 0.5, result={"device": None})
+    [axes] = draw_by_cost(runs.read(), COST_AXES["speed"]).axes
+    assert axes.get_title() == "listops"
+
+
 def test_draw_by_cost_is_none_for_a_single_setting(runs):
     add_costs(runs, "softmax,quick", 0.5, 100.0, 1)
     assert draw_by_cost(runs.read(), COST_AXES["speed"]) is None

@@ -1,5 +1,6 @@
 """The numbers of the tables, computed by hand."""
 
+import numpy as np
 import pytest
 
 from lra_tasks import LRA
@@ -9,6 +10,7 @@ from nystromformer.experiments.report.tables import (
     format_difference,
     paired_table,
 )
+from nystromformer.training import checkpoint
 from tests.experiments.report.conftest import DROPOUT, SOFTMAX, scores
 
 COLUMN = "listops accuracy, %"
@@ -139,6 +141,17 @@ def test_cost_table_averages_seeds_of_one_device(three):
         "exact by length, %": ["16.7 ± 28.9", "0.0"],
         "device": ["CPU, 2 cores", "1 × H200"],
     }
+
+
+def test_cost_table_has_all_finished_runs_and_no_other(runs):
+    runs.add("nystrom,quick", 0.5, result={"device": None})
+    runs.add("softmax,quick", 0.5)
+    trains = runs.add("linear,quick")
+    sessions = [{"commit": "c0ffee", "device": "CPU, 2 cores"}]
+    checkpoint.save_step(trains, 50, {"kernel": np.zeros(3)}, {"sessions": sessions})
+    costs = cost_table(runs.read())
+    assert list(costs["attention"]) == ["nystrom", SOFTMAX]
+    assert list(costs["device"]) == ["not recorded", "CPU, 2 cores"]
 
 
 def test_cost_table_has_no_share_of_exact_examples_without_landmarks(runs):
