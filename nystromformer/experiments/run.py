@@ -18,7 +18,7 @@ from nystromformer.experiments.cli import StopFlag
 from nystromformer.experiments.config_file import format_config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.workdir import check_workdir, lock_workdir, read_result
-from nystromformer.metrics import format_metric
+from nystromformer.metrics import format_metric, split_of_metric
 from nystromformer.run_files import CONFIG_FILE, RESULT_FILE
 from nystromformer.training.checkpoint import delete_steps, saved_steps, weights_sha256
 from nystromformer.training.devices import (
@@ -265,9 +265,7 @@ def summarize(result: dict[str, Any]) -> str:
     floors = {metric: result["floors"], **result["other_floors"]}
     for name, rules in floors.items():
         value = format_metric(name, result[f"test_{name}"])
-        # "mismatched_accuracy" is of the examples of test_mismatched.
-        split = name.rpartition("_")[0]
-        num_examples = result.get(f"test_{split}_examples", result["test_examples"])
+        num_examples = result[f"{split_of_metric(name, result)}_examples"]
         lines.append(f"test {name} {value} ({num_examples:,} examples)")
         for rule, floor in rules.items():
             lines.append(f"  floor: {format_metric(name, floor):>6}  {rule}")

@@ -38,8 +38,8 @@ DIFFERENCES_NOTES = {
         "difference beyond this test noise may still come from the seed."
     ),
     "of the seeds alone": (
-        "Of losses, F1 and masked tokens the test noise is not known: ± is half the "
-        "paired t interval of 95 % over the seeds, and nothing is judged."
+        "Of losses, F1 and accuracies of tokens the test noise is not known: ± is half "
+        "the paired t interval of 95 % over the seeds, and nothing is judged."
     ),
     "(1)": "Without ±: one seed of a score whose test noise is not known.",
 }
@@ -200,12 +200,11 @@ def describe(frame: pd.DataFrame) -> str:
     for that reason alone.
     """
     runs = frame.drop_duplicates("run")
-    finished = runs[runs["finished"]]
     sentences = [f"{count_finished(frame)}."]
     shared = _find_shared_settings(runs)
     if shared:
         sentences.append(f"All have {', '.join(shared)}.")
-    sizes = finished["test_examples"].dropna().astype(int)
+    sizes = frame["test_examples"].dropna().astype(int)
     if len(sizes):
         least, most = sizes.min(), sizes.max()
         numbers = f"{most:,}" if least == most else f"{least:,} to {most:,}"

@@ -16,12 +16,12 @@ from lra_tasks import TASKS
 from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.report.names import name_runs
 from nystromformer.experiments.report.records import Record
-from nystromformer.metrics import is_rate
+from nystromformer.metrics import is_rate, split_of_metric
 
 # Folders whose names may have a seed.
 FOLDERS = ("train.init_from", "task.tokenizer", "task.source_dir")
 
-# Metrics that are shares of test examples, so that chance is binomial.
+# Metrics of a split that are shares of its examples, so that chance is binomial.
 SHARES_OF_EXAMPLES = ("accuracy", "sop_accuracy")
 NOT_RECORDED = "not recorded"  # a commit or device
 # What a run has whose result.json is not there, or is older than these keys.
@@ -53,7 +53,9 @@ def make_frame(records: Iterable[Record]) -> pd.DataFrame:
         settings: the config, flat, as in "train.seed".
         overrides: the values that the command line set, by flat keys.
         num_steps: how long it trains; 0 of a planned run that counts epochs.
-        test_data: the sha256 of the test split, if it is known.
+        test_data: the sha256 of the metric's test split, if it is known.
+        test_examples: how many this split has.
+        is_share: whether the score is a share of them.
         score: the test value, in per cent if it is a rate; NaN of an unfinished run.
         score_sd: its binomial standard deviation, for shares of test examples.
         curve: the lines of metrics.jsonl; `step` is the last one's.
@@ -117,7 +119,8 @@ def _list_rows(record: Record) -> list[dict[str, Any]]:
         "settings": _flatten_settings(config),
         "overrides": config.get("overrides", {}),
         "num_steps": config["train"]["num_steps"],
-        "test_data": test_hashes.get("test"),
+        "test_data": None,
+        "is_share": False,
         "curve": curve,
         "step": curve[-1]["step"] if curve else 0,
         "finished": bool(result),
@@ -139,8 +142,20 @@ def _list_rows(record: Record) -> list[dict[str, Any]]:
             floors[metric] = rules
     rows = []
     for metric, rules in floors.items():
-        score = result[f"test_{metric}"]
-        rows.append({**run, "metric": metric, "floors": rules, "score": score})
+        split = split_of_metric(metric, result)
+        name_in_split = f"test_{metric}".removeprefix(f"{split}_")
+        is_share = name_in_split in SHARES_OF_EXAMPLES
+        # An example of the objective positions has several labels.
+        has_one_label = run["objective"] != "positions"
+        row = {
+            "metric": metric,
+            "floors": rules,
+            "score": result[f"test_{metric}"],
+            "test_data": test_hashes.get(split),
+            "test_examples": result.get(f"{split}_examples", math.nan),
+            "is_share": is_share and has_one_label,
+        }
+        rows.append({**run, **row})
     return rows
 
 
@@ -185,11 +200,8 @@ def _scale_scores(frame: pd.DataFrame) -> None:
     share = frame["score"]
     factor = frame["metric"].map(scale)
     deviation = (share * (1 - share) / frame["test_examples"]) ** 0.5
-    # An example of the objective positions has several labels.
-    has_one_label = frame["objective"] != "positions"
-    is_share = frame["metric"].isin(SHARES_OF_EXAMPLES) & has_one_label
     frame["score"] = factor * share
-    frame["score_sd"] = (factor * deviation).where(is_share)
+    frame["score_sd"] = (factor * deviation).where(frame["is_share"])
 
 
 def _fill_missing_settings(frame: pd.DataFrame) -> None:

@@ -197,7 +197,8 @@ def format_difference(runs: pd.DataFrame, reference: pd.DataFrame) -> str:
     agree from row to row make the true e smaller; it is a bound.
 
     Of one seed the bound is e: what is beyond this "test noise" may still be a matter
-    of the seed. Where e is not known, as for losses and F1, nothing is judged.
+    of the seed. Where e is not known, as for losses, F1 and accuracies of tokens,
+    nothing is judged.
 
     Returns:
       As in "+3.00 ± 5.33 (3), within chance"; nothing if there is no common seed.

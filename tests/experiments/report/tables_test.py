@@ -212,6 +212,20 @@ def test_format_difference_judges_nothing_without_the_error_of_the_examples(
     )
 
 
+def test_paired_table_judges_a_further_test_split_by_its_own_examples(runs):
+    """The variances are those of 0.5 and of 0.52: 200 √((0.25 + 0.2496) / 8,000)."""
+    for arg, mismatched in (("nystrom,quick", 0.52), ("softmax,quick", 0.5)):
+        result = {
+            "test_mismatched_accuracy": mismatched,
+            "test_mismatched_examples": 8000,
+            "other_floors": {"mismatched_accuracy": {}},
+        }
+        runs.add(arg, 0.5, result=result)
+    _, matched, mismatched = paired_table(runs.read()).iloc[0]
+    assert matched == "+0.00 ± 3.16 (1), within test noise"
+    assert mismatched == "+2.00 ± 1.58 (1), exceeds test noise"
+
+
 def test_paired_table_judges_against_the_rows_of_most_seeds(runs):
     runs.add("nystrom,quick", 0.50, train__num_steps=1000)
     runs.add("nystrom,quick", 0.52, train__num_steps=2000)
