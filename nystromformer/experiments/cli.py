@@ -106,6 +106,7 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str | bool]
     absl could not parse them, since their keys are those of the config file. As with
     its own flags, a dash may be missing, the value may be the next word, and one that
     is true or false may be written as --config.group.key and --noconfig.group.key.
+    With a value, the latter ends the process in one line.
 
     Args:
       words: the command line.
@@ -124,6 +125,11 @@ def take_changes(words: Sequence[str]) -> tuple[list[str], dict[str, str | bool]
             other_words.append(word)
             continue
         is_negated, key, value = change.groups()
+        if is_negated and value is not None:
+            fail(
+                f"{word} has a value: write --noconfig.{key} alone, which is false, or "
+                f"--config.{key}=VALUE"
+            )
         if value is None and not is_negated and waiting and VALUE.match(waiting[0]):
             value = waiting.pop(0)
         changes[key] = not is_negated if value is None else value

@@ -114,6 +114,15 @@ def test_changes_of_a_config_are_taken_out_of_a_command_line(words, others, chan
     assert take_changes(words.split()) == (others.split(), changes)
 
 
+def test_a_negated_change_of_a_config_takes_no_value(capsys):
+    with pytest.raises(SystemExit):
+        take_changes(["--noconfig.a.b=true"])
+    assert capsys.readouterr().err == (
+        "error: --noconfig.a.b=true has a value: write --noconfig.a.b alone, which is "
+        "false, or --config.a.b=VALUE\n"
+    )
+
+
 def test_a_file_of_flags_may_change_the_config(commands, tmp_path):
     file = tmp_path / "flags.txt"
     file.write_text(f"--config={ROOT}/configs/listops.py:quick\n--config.train.seed=7")
