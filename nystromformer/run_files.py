@@ -42,8 +42,8 @@ def has_imported_weights(workdir: Any) -> bool:
     return has_weights and not (workdir / METRICS_FILE).exists()
 
 
-def read_json(path: Any) -> Any:
-    """Reads a file of a run that is JSON.
+def read_json(path: Any) -> dict[str, Any]:
+    """Reads a file of a run that is a JSON object.
 
     Raises:
       ConfigError: if it is damaged.
@@ -51,14 +51,17 @@ def read_json(path: Any) -> Any:
     return parse_json(path.read_bytes(), path)
 
 
-def parse_json(text: bytes | str, path: Any) -> Any:
-    """Parses what stands in a file of a run.
+def parse_json(text: bytes | str, path: Any) -> dict[str, Any]:
+    """Parses a JSON object that stands in a file of a run.
 
     Raises:
       ConfigError: if it is damaged.
     """
     try:
-        return json.loads(text)
+        content = json.loads(text)
+        if not isinstance(content, dict):
+            raise ValueError("it holds no JSON object")
+        return content
     except ValueError as error:  # of JSON, or of bytes that are no text
         raise ConfigError(
             f"{path} cannot be used, it is cut short or changed ({error}): copy this "

@@ -34,7 +34,7 @@ def workdir(tmp_path):
     return epath.Path(tmp_path)
 
 
-@pytest.mark.parametrize("content", ['{"architectures": []}', '{"task"'])
+@pytest.mark.parametrize("content", ['{"architectures": []}', '{"task"', "[]", "null"])
 def test_read_config_rejects_a_folder_of_something_else(tmp_path, content):
     with pytest.raises(ConfigError, match=r"is not a run: it has no config\.json"):
         read_config(epath.Path(tmp_path))

@@ -58,9 +58,10 @@ def test_read_records_refuses_two_runs_of_one_name(runs, tmp_path):
         read_records([runs.folder, other.folder])
 
 
+@pytest.mark.parametrize("content", ['{"step": 5\n', "null\n"])
 @pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl"])
-def test_read_records_names_a_damaged_file(three, name):
-    (three.folder / "01" / name).write_text('{"step": 5\n')
+def test_read_records_names_a_damaged_file(three, name, content):
+    (three.folder / "01" / name).write_text(content)
     with pytest.raises(ConfigError, match=f"/01/{name} cannot be used, it is cut "):
         read_records([three.folder])
 
