@@ -1,7 +1,7 @@
 """Starting from another run: which of its settings and weights are taken."""
 
 import math
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import jax
@@ -15,13 +15,18 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.objectives import CLS_POOLERS
 from nystromformer.experiments.trained_run import TrainedRun, load_run
-from nystromformer.experiments.workdir import read_config, read_result
+from nystromformer.experiments.workdir import (
+    complete_settings,
+    read_config,
+    read_result,
+)
 from nystromformer.run_files import CONFIG_FILE, has_imported_weights
 from nystromformer.training.step import Weights, leaves_by_name
 
 # The names of arrays whose number of rows may differ.
 EMBEDDING = "params.encoder.embedding.embedding"
 POSITIONS = "params.encoder.positions"
+KERNEL_SIZE = "attention.conv_kernel_size"
 # What a run may choose for itself. All other keys of its encoder are the source's.
 OWN_MODEL_KEYS = {"dtype", "remat", "dropout_rate", "ignore_id", "pooling"}
 
@@ -52,25 +57,25 @@ def follow_source(config: Config, workdir: epath.Path | None = None) -> Config:
         folder = workdir
         has_begun = True
     source = read_config(folder)
-    settings = {
-        f"model.{key}": getattr(source.model, key)
-        for key in key_types(ModelConfig).keys() - OWN_MODEL_KEYS
+    own_settings = complete_settings(config)
+    source_settings = complete_settings(source)
+    taken_keys = {
+        f"model.{key}" for key in key_types(ModelConfig).keys() - OWN_MODEL_KEYS
     }
     if {config.model.pooling, source.model.pooling} <= CLS_POOLERS.keys():
-        settings["model.pooling"] = source.model.pooling
-    options = config.attention.options
+        taken_keys.add("model.pooling")
     has_same_attention = config.attention.name == source.attention.name
-    if has_same_attention and "conv_kernel_size" in options:
-        kernel_size = source.attention.options["conv_kernel_size"]
-        settings["attention.conv_kernel_size"] = kernel_size
-    if "tokenizer" in config.task.options:
-        settings |= _text_settings(config, source, folder, has_begun)
+    if has_same_attention and KERNEL_SIZE in own_settings:
+        taken_keys.add(KERNEL_SIZE)
+    settings = {key: source_settings[key] for key in taken_keys}
+    if "task.tokenizer" in own_settings:
+        settings |= _text_settings(own_settings, source_settings, folder, has_begun)
 
     groups = config.to_mapping()
     taken = []
     for key, value in sorted(settings.items()):
         group, name = key.split(".")
-        if key not in config.overrides and groups[group][name] != value:
+        if key not in config.overrides and own_settings[key] != value:
             groups[group][name] = value
             taken.append(f"{key}={value}")
     if taken and not has_begun:
@@ -79,20 +84,23 @@ def follow_source(config: Config, workdir: epath.Path | None = None) -> Config:
 
 
 def _text_settings(
-    config: Config, source: Config, folder: epath.Path, has_begun: bool
+    own_settings: Mapping[str, Any],
+    source_settings: Mapping[str, Any],
+    folder: epath.Path,
+    has_begun: bool,
 ) -> dict[str, Any]:
     """The tokenizer and the length of a task of texts, as `follow_source` says."""
     settings = {}
     tokenizer_file = folder / TOKENIZER_FILE
     if tokenizer_file.exists():
         settings["task.tokenizer"] = str(tokenizer_file)
-    elif "tokenizer" in source.task.options:
-        settings["task.tokenizer"] = source.task.options["tokenizer"]
-    if source.model.positions == "learned":
-        longest = source.task.options["max_length"]
+    elif "task.tokenizer" in source_settings:
+        settings["task.tokenizer"] = source_settings["task.tokenizer"]
+    if source_settings["model.positions"] == "learned":
+        longest = source_settings["task.max_length"]
         if not has_begun:
-            longest *= config.train.position_repeats
-        settings["task.max_length"] = min(config.task.options["max_length"], longest)
+            longest *= own_settings["train.position_repeats"]
+        settings["task.max_length"] = min(own_settings["task.max_length"], longest)
     return settings
 
 

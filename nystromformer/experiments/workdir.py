@@ -220,6 +220,15 @@ def default_settings(task: str, attention: str) -> dict[str, Any]:
     return json.loads(json.dumps(settings))
 
 
+def complete_settings(config: Config) -> dict[str, Any]:
+    """Returns the settings of a config by flat keys, with defaults where it has none.
+
+    Neither a config that an earlier version saved nor a config file has all options.
+    """
+    defaults = default_settings(config.task.name, config.attention.name)
+    return {**defaults, **flatten_dict(config.to_mapping(), sep=".")}
+
+
 @contextlib.contextmanager
 def lock_workdir(workdir: epath.Path) -> Iterator[None]:
     """Makes the folder of a run, and keeps other processes out while it is entered.

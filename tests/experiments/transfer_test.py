@@ -9,11 +9,19 @@ import numpy as np
 import pytest
 
 from lra_tasks import subwords
+from nystromformer.config import Config
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.trained_run import load_run
-from nystromformer.experiments.transfer import EMBEDDING, POSITIONS, carry_over
+from nystromformer.experiments.transfer import (
+    EMBEDDING,
+    POSITIONS,
+    carry_over,
+    follow_source,
+)
+from nystromformer.run_files import CONFIG_FILE
 from nystromformer.training.checkpoint import saved_steps
+from nystromformer.training.output import write_json
 from nystromformer.training.step import leaves_by_name
 from tests.small import make_config, result_of, untrained
 
@@ -171,6 +179,25 @@ def test_carry_over_rejects_other_sub_words_of_the_same_number(tmp_path):
     assert EMBEDDING in carry_over(source, same)
     with pytest.raises(ConfigError, match=r"vocabulary 265 of .*, and this run 265 of"):
         carry_over(source, other)
+
+
+def test_follow_source_knows_the_defaults_of_settings_that_a_config_lacks(tmp_path):
+    source = make_config("nystrom,quick", "glue", model__mlp_dim=8).to_mapping()
+    changes = {"task__max_length": 300, "train__position_repeats": 1}
+    changes["train__init_from"] = str(tmp_path)
+    own = make_config("nystrom,quick", "glue", **changes).to_mapping()
+    del source["attention"]["conv_kernel_size"]
+    del source["task"]["max_length"]
+    write_json(tmp_path / CONFIG_FILE, source)
+    config = follow_source(Config.from_mapping(own))
+    assert config.model.mlp_dim == 8
+    assert config.attention.options["conv_kernel_size"] == 0
+    assert config.task.options["max_length"] == 128
+
+    del own["attention"]["conv_kernel_size"]
+    del own["task"]["max_length"]
+    config = follow_source(Config.from_mapping(own))
+    assert config.model.mlp_dim == 8
 
 
 @pytest.mark.slow
