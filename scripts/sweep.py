@@ -315,7 +315,7 @@ def fail(missing: Mapping[str, DataError], folder: Path) -> None:
     for name, error in missing.items():
         workdir = folder / name
         workdir.mkdir(parents=True, exist_ok=True)
-        (workdir / FAILURE_FILE).write_text(str(error))
+        (workdir / FAILURE_FILE).write_text(str(error), "utf-8")
     for error in dict.fromkeys(map(str, missing.values())):
         print(f"error: {error}", file=sys.stderr, flush=True)
 

@@ -62,7 +62,7 @@ def export_run(run: TrainedRun, folder: epath.Path, out: Path, layout: str) -> N
         use = _write_transformers(run, out)
         if tokenizer_file.exists():
             _write_tokenizer(tokenizer_file, out, run.task.max_length)
-    (out / CARD_FILE).write_text(make_card(run, use))
+    (out / CARD_FILE).write_text(make_card(run, use), "utf-8")
 
 
 def _is_classifier(run: TrainedRun) -> bool:

@@ -108,7 +108,7 @@ class Diagnosis(NamedTuple):
             "",
             *markdown.make_table(header, rows),
         ]
-        (out / "README.md").write_text("\n".join(lines) + "\n")
+        (out / "README.md").write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def diagnose(

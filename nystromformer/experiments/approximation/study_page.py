@@ -123,7 +123,7 @@ def write_study(
     for name, figure in figures.items():
         save_figure(figure, out / name)
     page = markdown.make_page("Approximation", made_by, describe_study(study))
-    (out / "README.md").write_text(page)
+    (out / "README.md").write_text(page, "utf-8")
     print(f"{out}/README.md has {len(figures)} figures")
 
 

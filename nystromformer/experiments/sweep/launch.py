@@ -116,7 +116,7 @@ class Job:
                 log = self.log.read_bytes()[self.log_start :]
                 reason = _describe_failure(status, log.decode(errors="replace"))
                 workdir.mkdir(exist_ok=True)
-                (workdir / FAILURE_FILE).write_text(reason)
+                (workdir / FAILURE_FILE).write_text(reason, "utf-8")
                 state = "failed"
             say(f"{workdir.name}: {self._describe_end(workdir, state)}")
             states[workdir.name] = state
@@ -131,7 +131,8 @@ class Job:
             score = format_metric(metric, result[f"test_{metric}"])
             return f"done in {duration}, test {metric} {score}"
         if state == "failed":
-            return f"failed: {(workdir / FAILURE_FILE).read_text()}"
+            reason = (workdir / FAILURE_FILE).read_text("utf-8")
+            return f"failed: {reason}"
         if state == "running":
             return "in progress elsewhere"
         return "stopped; the same command goes on with it"

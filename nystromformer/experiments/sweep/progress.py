@@ -55,7 +55,7 @@ def format_plan(
         if state == "failed" and retry:
             states[name] = "waiting"
         elif state == "failed":
-            reasons[name] = f": {(folder / name / FAILURE_FILE).read_text()}"
+            reasons[name] = f": {(folder / name / FAILURE_FILE).read_text('utf-8')}"
 
     width = max(len(STATE_WORDS[state]) for state in states.values())
     runs = "run" if len(points) == 1 else "runs"

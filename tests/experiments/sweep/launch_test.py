@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -253,6 +254,23 @@ def test_job_records_no_failure_where_another_process_trains(tmp_path, capfd):
         job.finish()
     assert capfd.readouterr().out.endswith("a: in progress elsewhere\n")
     assert find_state(tmp_path / "a") == "waiting"
+
+
+@pytest.mark.slow
+def test_job_records_a_failure_in_utf_8_whatever_the_locale(tmp_path):
+    """A failed run's last line is the reason, which may have any letter."""
+    lines = "import sys; sys.stderr.buffer.write(bytes([0xc3, 0xa9])); sys.exit(1)"
+    program = f"""
+import pathlib, sys
+from nystromformer.experiments.sweep.launch import Job
+job = Job([sys.executable, "-c", {lines!r}], pathlib.Path({str(tmp_path)!r}))
+job.start()
+job.finish()
+"""
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    env = {**os.environ, **locale, "PYTHONIOENCODING": "utf-8"}
+    subprocess.run([sys.executable, "-c", program], env=env, check=True)
+    assert (tmp_path / "failed.txt").read_text("utf-8") == "status 1: é"
 
 
 def test_job_leaves_a_run_alone_that_another_process_trains(tmp_path):
