@@ -189,7 +189,7 @@ def _choose_landmarks(
             )
         return numbers
 
-    numbers = sorted(np.atleast_1d(num_landmarks).tolist())
+    numbers = np.unique(num_landmarks).tolist()
     if not numbers or numbers[0] < 1:
         raise ValueError(
             f"num_landmarks must be one or more numbers ≥ 1, got {num_landmarks}"

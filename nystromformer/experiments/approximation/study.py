@@ -89,7 +89,7 @@ def choose_landmarks(
         short for the default numbers.
     """
     if landmarks:
-        counts = sorted(landmarks)
+        counts = sorted(set(landmarks))
     else:
         candidates = {2**k for k in range(2, 10)} | {run_landmarks}
         counts = sorted(count for count in candidates if 0 < count < max_length)

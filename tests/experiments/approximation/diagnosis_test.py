@@ -396,6 +396,11 @@ def test_numbers_that_nobody_names_are_those_below_the_longest_example():
     assert _choose_landmarks(None, 1_000) == [8, 16, 32, 64]
 
 
+def test_a_number_that_is_named_twice_is_tried_once():
+    assert _choose_landmarks([16, 8, 16], 48) == [8, 16]
+    assert _choose_landmarks(8, 48) == [8]
+
+
 def test_diagnose_refuses_other_numbers_of_layers(layers):
     queries, keys, values = layers
     message = r"one array for each layer, of at least one layer, got 2, 1 and 2"
