@@ -52,8 +52,10 @@ def _draw_all_curves(runs: pd.DataFrame) -> Iterator[tuple[str, Figure]]:
     points = _curve_points(runs)
     if points.empty:
         return
-    shown_metrics = {name for name in points if is_rate(name)}
-    shown_metrics |= set(runs["metric"]) & set(points)
+    is_validation = points["split"] == "validation"
+    validated = points[is_validation].dropna(axis="columns", how="all")
+    shown_metrics = {name for name in validated if is_rate(name)}
+    shown_metrics |= set(runs["metric"]) & set(validated)
     for metric in sorted(shown_metrics):
         floors = _find_floors(runs, metric)
         yield f"curves_{metric}", draw_curves(points, "validation", metric, floors)

@@ -23,12 +23,13 @@ FOLDERS = ("train.init_from", "task.tokenizer", "task.source_dir")
 
 # Metrics of a split that are shares of its examples, so that chance is binomial.
 SHARES_OF_EXAMPLES = ("accuracy", "sop_accuracy")
+# What chooses the weights of an objective, unless its config says; else accuracy.
+SELECTED_METRICS = {"mlm": "loss", "mlm_sop": "mlm_accuracy"}
 NOT_RECORDED = "not recorded"  # a commit or device
 # What a run has whose result.json is not there, or is older than these keys.
 UNKNOWN = {
     "device": None,
     "commit": None,
-    "metric": None,
     "floors": {},
     "score": math.nan,
     "test_examples": math.nan,
@@ -74,7 +75,8 @@ def make_frame(records: Iterable[Record]) -> pd.DataFrame:
         rows.extend(_list_rows(record))
     frame = pd.DataFrame(rows)
     metric_of_task = frame.groupby(["task", "objective"])["metric"].transform("first")
-    frame["metric"] = frame["metric"].fillna(metric_of_task).fillna("accuracy")
+    usual_metric = frame["objective"].map(SELECTED_METRICS).fillna("accuracy")
+    frame["metric"] = frame["metric"].fillna(metric_of_task).fillna(usual_metric)
     for key in ("device", "commit"):
         frame[key] = frame[key].fillna(NOT_RECORDED)
     _scale_scores(frame)
@@ -114,6 +116,7 @@ def _list_rows(record: Record) -> list[dict[str, Any]]:
         "run": record["run"],
         "task": config["task"].get("subset") or config["task"]["name"],
         "objective": config["objective"]["name"],
+        "metric": result.get("metric", config["objective"].get("select")),
         "attention": config["attention"]["name"],
         "seed": config["train"]["seed"],
         "settings": _flatten_settings(config),

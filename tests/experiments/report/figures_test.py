@@ -1,5 +1,7 @@
 """The numbers that the figures draw, and how their lines are named."""
 
+import json
+
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex, to_rgba_array
@@ -50,6 +52,13 @@ def test_draw_figures_has_each_validated_metric_and_no_empty_one(runs):
     runs.add("nystrom,quick", 0.5, seed=1)
     names = list(lines_by_figure(runs))
     assert names == ["listops_curves_accuracy", "listops_curves_train_loss"]
+
+
+def test_draw_figures_has_no_validation_before_there_is_any(runs):
+    workdir = runs.add("nystrom,quick")
+    row = {"step": 5, "split": "train", "loss": 2.0, "accuracy": 0.1}
+    (workdir / "metrics.jsonl").write_text(f"{json.dumps(row)}\n")
+    assert list(lines_by_figure(runs)) == ["listops_curves_train_loss"]
 
 
 def add_costs(runs, arg, test, speed, mebibytes, **changes):

@@ -7,6 +7,8 @@ import pytest
 
 from nystromformer.experiments.report.report_page import write_report
 from nystromformer.experiments.report.runs import sort_key
+from nystromformer.training.masked import MaskedOrder, MaskedTokens
+from nystromformer.training.objective import Classification
 from nystromformer.training.output import write_json
 from tests.experiments.report.conftest import (
     SOFTMAX,
@@ -78,6 +80,20 @@ def test_make_frame_knows_no_binomial_deviation_of_labels_within_an_example(runs
     deviation_of_examples, deviation_of_labels = runs.read()["score_sd"]
     assert deviation_of_examples == pytest.approx(100 * (0.25 / 2000) ** 0.5)
     assert math.isnan(deviation_of_labels)
+
+
+@pytest.mark.parametrize(
+    ("objective", "metric"),
+    [
+        ({"name": "mlm"}, MaskedTokens.select),
+        ({"name": "mlm_sop"}, MaskedOrder.select),
+        ({"name": "classification", "select": "f1"}, "f1"),
+        ({"name": "classification", "select": None}, Classification().select),
+    ],
+)
+def test_make_frame_knows_by_what_an_unfinished_run_is_scored(runs, objective, metric):
+    set_settings(runs.add("nystrom,quick"), {"objective": objective})
+    assert list(runs.read()["metric"]) == [metric]
 
 
 def test_make_frame_takes_runs_that_are_older_than_what_is_recorded(runs):
