@@ -44,7 +44,7 @@ from nystromformer.experiments.recorded_layers import record_qkv
 from nystromformer.experiments.workdir import check_new, lock_workdir
 from nystromformer.factors import nystrom_rows
 from nystromformer.run_files import BEST_FOLDER, RESULT_FILE
-from nystromformer.training.checkpoint import delete_steps, load_weights
+from nystromformer.training.checkpoint import delete_steps, has_weights, load_weights
 from nystromformer.training.data import Batch
 from nystromformer.training.loop import compile_step, open_run, train
 from nystromformer.training.objective import Sums, label_sums
@@ -692,7 +692,7 @@ def read_new_bag(path: Path, workdir: epath.Path, out: str) -> None:
     """
     if not (workdir / CONFIG_FILE).exists():
         raise ConfigError(f"{workdir} is not a run of bags: it has no {CONFIG_FILE}")
-    if not (workdir / BEST_FOLDER).exists():
+    if not has_weights(workdir / BEST_FOLDER):
         raise ConfigError(f"{workdir} has not validated yet: resume its training")
     config = json.loads((workdir / CONFIG_FILE).read_text())
     features, coords = read_bag(path)

@@ -31,6 +31,7 @@ from nystromformer.run_files import (
 )
 from nystromformer.token_models import EncoderModel, MaskedLanguageModel
 from nystromformer.training.checkpoint import (
+    has_weights,
     load_weights,
     read_weights_file,
     weights_sha256,
@@ -269,8 +270,8 @@ def load_run(
     result = read_result(folder)
     best_weights = folder / BEST_FOLDER
     weights_file = folder / WEIGHTS_FILE
-    has_weights = best_weights.exists() or weights_file.exists()
-    if result is None and not has_weights:
+    has_no_weights = not (has_weights(best_weights) or weights_file.exists())
+    if result is None and has_no_weights:
         raise CheckpointError(f"{folder} has not validated yet: resume its training")
     best_settings = None  # imported and exported weights have none
     try:

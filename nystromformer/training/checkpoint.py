@@ -54,7 +54,7 @@ def saved_steps(workdir: epath.PathLike) -> list[int]:
 def save_step(workdir: epath.PathLike, step: int, state: Any, meta: Any) -> None:
     """Saves a checkpoint of arrays and a JSON object, and keeps the one before it."""
     folder = epath.Path(workdir) / CHECKPOINTS_FOLDER
-    save_weights(folder / str(step), state, meta)
+    _save(folder / str(step), state, meta)
     if is_host_0():
         for old_step in saved_steps(workdir)[2:]:
             (folder / str(old_step)).rmtree()
@@ -104,7 +104,47 @@ def restore(
 
 
 def save_weights(folder: epath.PathLike, weights: Any, meta: Any = None) -> None:
-    """Writes arrays and a JSON object to a folder, in place of what is there."""
+    """Writes arrays and a JSON object to a folder, in place of what is there.
+
+    On a disk, what is there stays until all is written. A process that is killed, and a
+    disk that is full, leave the old ones or the new ones for `load_weights`. In a
+    bucket, where no folder can be renamed, the old ones are deleted first.
+
+    Raises:
+      OSError: the disk is full, or refuses for another reason.
+    """
+    if is_in_bucket(folder):
+        _save(folder, weights, meta)
+        return
+    _put_in_place(folder)  # what a process that was killed had written
+    _save(_new_folder(folder), weights, meta)
+    _put_in_place(folder)
+
+
+def has_weights(folder: epath.PathLike) -> bool:
+    """Whether `save_weights` has written to a folder."""
+    return epath.Path(folder).exists() or _new_folder(folder).exists()
+
+
+def _new_folder(folder: epath.PathLike) -> epath.Path:
+    """Where new weights wait until they take the place of those in a folder.
+
+    What is there is whole: orbax gives a folder its name when all is written.
+    """
+    folder = epath.Path(folder)
+    return folder.with_name(f"{folder.name}.new")
+
+
+def _put_in_place(folder: epath.PathLike) -> None:
+    """Puts new weights, if there are any, in the place of those in a folder."""
+    new_folder = _new_folder(folder)
+    if is_host_0() and new_folder.exists():
+        epath.Path(folder).rmtree(missing_ok=True)
+        new_folder.rename(folder)
+
+
+def _save(folder: epath.PathLike, weights: Any, meta: Any) -> None:
+    """Writes arrays and a JSON object to a folder; what is there is deleted first."""
     weights = jax.device_get(jax.tree.map(_to_numbers, weights))
     signed_meta = {"meta": meta, "sha256": _sha256(weights, meta)}
     content = ocp.args.Composite(
@@ -126,6 +166,9 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
     Raises:
       CheckpointError: they are missing, damaged, or of a different model.
     """
+    new_folder = _new_folder(folder)
+    if new_folder.exists():
+        folder = new_folder  # whole, which the old ones may no longer be
     shapes = jax.eval_shape(lambda tree: jax.tree.map(_to_numbers, tree), like)
     arrays = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), shapes)
     content = ocp.args.Composite(

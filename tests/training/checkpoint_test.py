@@ -1,6 +1,9 @@
 """Checkpoints: back comes what was saved, or an older whole one, or an error."""
 
+import itertools
+import os
 import shutil
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -107,6 +110,61 @@ def test_load_weights_gives_what_was_saved_last(tmp_path):
     for step in (1, 2):
         save_weights(folder, make_state(step), {"value": step / 7})
     assert_is_step(2, load_weights(folder, LIKE))
+
+
+class Killed(BaseException):
+    """Ends a function as a kill ends a process."""
+
+
+# What Python tells of the changes of folders, before they are made.
+CHANGES = ("os.rename", "os.remove", "os.rmdir")
+
+
+@pytest.fixture(scope="module")
+def save_and_die():
+    """`save_weights`, killed before a change of a folder; whether it came so far."""
+    changes_left = None
+
+    def die(event, _):
+        nonlocal changes_left
+        if changes_left is None or event not in CHANGES:
+            return
+        if changes_left == 0:
+            raise Killed
+        changes_left -= 1
+
+    def save(folder, step, num_changes):
+        nonlocal changes_left
+        changes_left = num_changes
+        try:
+            save_weights(folder, make_state(step), {"value": step / 7})
+        except Killed:
+            return True
+        finally:
+            changes_left = None
+        return False
+
+    sys.addaudithook(die)
+    return save
+
+
+def test_save_weights_that_is_killed_leaves_the_old_or_the_new_ones(
+    tmp_path, save_and_die
+):
+    folder = tmp_path / "best"
+    save_and_die(folder, 0, 1000)
+    last_step = 0
+    for step in itertools.count(1):
+        is_killed = save_and_die(folder, step, num_changes=2 * step)
+        restored = load_weights(folder, LIKE)
+        found_step = int(restored[0]["step"])
+        assert found_step in (last_step, step)
+        assert_is_step(found_step, restored)
+        last_step = found_step
+        if not is_killed:
+            break
+    assert last_step == step > 10
+    assert os.listdir(tmp_path) == ["best"]
 
 
 @pytest.fixture(scope="module")
