@@ -230,6 +230,15 @@ def test_load_run_rejects_best_weights_of_another_seed(workdir, tmp_path):
         nystromformer.load_run(tmp_path)
 
 
+def test_load_run_finds_weights_that_a_kill_has_left_beside_their_place(
+    workdir, tmp_path
+):
+    shutil.copy(workdir / "config.json", tmp_path)
+    shutil.copytree(workdir / "best", tmp_path / "best.new")
+    sha256 = weights_sha256(nystromformer.load_run(tmp_path).weights)
+    assert sha256 == result_of(workdir)["params_sha256"]
+
+
 def test_predict_takes_classifiers_of_any_objective_alone(monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "mine", OBJECTIVES["classification"])
     run = untrained("identity,quick", objective__name="mine")
