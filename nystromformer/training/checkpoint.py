@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import sys
 from typing import Any, TypeVar
 
@@ -150,8 +151,17 @@ def _save(folder: epath.PathLike, weights: Any, meta: Any) -> None:
     content = ocp.args.Composite(
         state=ocp.args.StandardSave(weights), meta=ocp.args.JsonSave(signed_meta)
     )
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        checkpointer.save(_absolute(folder), args=content, force=True)
+    _hide_further_errors()
+    try:
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+            checkpointer.save(_absolute(folder), args=content, force=True)
+    except ValueError as error:
+        # This is how tensorstore tells of a full disk.
+        code = re.search(r"os_error_code='(\d+)'", str(error))
+        if code is None:
+            raise
+        number = int(code[1])
+        raise OSError(number, os.strerror(number), str(folder)) from error
 
 
 def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
@@ -190,16 +200,19 @@ def load_weights(folder: epath.PathLike, like: Tree) -> tuple[Tree, Any]:
 
 @functools.cache  # once in a process
 def _hide_further_errors() -> None:
-    """Hides what says nothing new where a file of weights is damaged.
+    """Hides what says nothing new where weights cannot be read or written.
 
-    Of all arrays that orbax reads at once the first error is raised, and becomes our
-    line. Of each other array there would be a traceback above it: asyncio logs the
-    error that nobody asked for, and the threads of tensorstore find a closed loop.
+    Of all arrays that orbax reads or writes at once the first error is raised, and
+    becomes our line. There would be tracebacks above it: orbax logs the error of a
+    thread, asyncio that of each other array, for which nobody asked, and the threads of
+    tensorstore find a closed loop.
     """
 
     def is_of_others(record: logging.LogRecord) -> bool:
-        return "tensorstore" not in record.getMessage()
+        message = record.getMessage()
+        return "tensorstore" not in message and "_SignalingThread" not in message
 
+    logging.getLogger("absl").addFilter(is_of_others)
     logging.getLogger("asyncio").addFilter(is_of_others)
     report_others = sys.unraisablehook
 
