@@ -21,7 +21,7 @@ def write_text(path: epath.PathLike, text: str) -> None:
     """Writes a file as a whole or not at all."""
     path = epath.Path(path)
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(text)
+    temporary.write_bytes(text.encode())
     temporary.replace(path)
 
 

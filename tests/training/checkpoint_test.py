@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import resource
 import shutil
 import sys
 
@@ -22,6 +21,7 @@ from nystromformer.training.checkpoint import (
     weights_sha256,
     write_weights_file,
 )
+from tests.full_disk import full_disk
 from tests.training.conftest import flip_a_bit
 
 # Where one of several arrays cannot be read orbax leaves coroutines behind.
@@ -168,22 +168,14 @@ def test_save_weights_that_is_killed_leaves_the_old_or_the_new_ones(
     assert os.listdir(tmp_path) == ["best"]
 
 
-@pytest.fixture
-def no_large_files():
-    """Files of a limited size, whose end is met as that of a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_save_weights_on_a_full_disk_is_an_os_error_and_leaves_the_old_ones(
-    tmp_path, no_large_files, caplog
+    tmp_path, caplog
 ):
     folder = tmp_path / "best"
     save_weights(folder, make_state(1), {"value": 1 / 7})
-    large_state = {"kernel": jax.random.normal(jax.random.key(0), (300, 300))}
-    with pytest.raises(OSError, match=f"File too large: '{folder}.new'"):
+    large_state = {"kernel": np.random.default_rng(0).normal(size=(300, 300))}
+    message = f"File too large: '{folder}.new'"
+    with full_disk(), pytest.raises(OSError, match=message):
         save_weights(folder, large_state)
     assert_is_step(1, load_weights(folder, LIKE))
     assert not caplog.records  # above the line of the command

@@ -25,6 +25,7 @@ from nystromformer.run_files import (
     parse_json,
     read_json,
 )
+from nystromformer.training.output import write_text
 
 RUNS_FILE = "runs.jsonl"  # a line for each run: the record without its curve
 CURVES_FILE = "curves.jsonl"  # a line for each line of metrics.jsonl, and its run
@@ -53,7 +54,7 @@ def read_records(folders: Iterable[Path]) -> list[Record]:
         if not packed_below and not configs:
             raise ConfigError(
                 f"no runs in {folder}: no trained or planned one there or below, and "
-                f"no {RUNS_FILE}"
+                f"none in a {RUNS_FILE}"
             )
         _add_records(packed, packed_below)
 
@@ -181,5 +182,5 @@ def write_records(records: Iterable[Record], folder: Path) -> None:
         for row in record["curve"]:
             point = {"run": record["run"], **row}
             curve_lines.append(json.dumps(point, ensure_ascii=False) + "\n")
-    (folder / RUNS_FILE).write_text("".join(run_lines), "utf-8")
-    (folder / CURVES_FILE).write_text("".join(curve_lines), "utf-8")
+    write_text(folder / RUNS_FILE, "".join(run_lines))
+    write_text(folder / CURVES_FILE, "".join(curve_lines))

@@ -27,6 +27,7 @@ from nystromformer.experiments.report.records import (
     write_records,
 )
 from nystromformer.experiments.report.runs import count_finished, make_frame
+from nystromformer.training.output import write_text
 
 PAGE_FILE = "README.md"
 SCORES_FILE = "scores.csv"
@@ -113,7 +114,7 @@ def write_report(
     write_records(records, out)
     for name, figure in figures.items():
         save_svg(figure, out / name)
-    page.write_text(text, "utf-8")
+    write_text(page, text)
     by_row = frame.groupby(["task", "metric", "label"], sort=False)["score"]
     by_row.agg(["mean", "std", "count"]).to_csv(out / SCORES_FILE)
     return f"{count_finished(frame)}; see {page}"

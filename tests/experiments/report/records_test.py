@@ -8,6 +8,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.records import read_records, write_records
 from nystromformer.training.output import write_json
 from tests.experiments.report.conftest import Runs
+from tests.full_disk import full_disk
 
 
 def test_read_records_leaves_out_imported_weights(runs):
@@ -32,6 +33,17 @@ def test_read_records_reads_what_it_has_written(three, tmp_path):
     assert json.loads(lines[0])["config"] == config
     # Further up the names have the folders between.
     assert read_records([tmp_path / "packed/.."])[0]["run"] == "packed/runs/00"
+
+
+def test_write_records_to_a_full_disk_leaves_those_of_before(three, tmp_path):
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    records = read_records([three.folder])
+    write_records(records, packed)
+    new_records = [*records, {"run": "new", "failed": "x" * 60_000, "curve": []}]
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        write_records(new_records, packed)
+    assert read_records([packed]) == records
 
 
 def test_read_records_takes_a_workdir_in_place_of_its_older_record(three, tmp_path):
@@ -67,7 +79,8 @@ def test_read_records_names_a_damaged_file(three, name, content):
 
 
 def test_read_records_refuses_folders_without_runs(tmp_path):
-    with pytest.raises(ConfigError, match=f"no runs in {tmp_path}: "):
+    (tmp_path / "runs.jsonl").write_text("")
+    with pytest.raises(ConfigError, match=rf"no runs in {tmp_path}: .* none in a runs"):
         read_records([tmp_path])
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ConfigError, match=r"config\.json is not the config of a"):
