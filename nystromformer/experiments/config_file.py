@@ -30,6 +30,9 @@ from nystromformer.experiments.plugins import absolute_names, import_file
 FOLDERS_OF_DATA = ("data_dir", "source_dir")
 # The line of a config file that defines the function.
 GET_CONFIG = re.compile(r"^(def get_config\(|get_config =)", re.MULTILINE)
+# The config files that have registered something. When one is run again, what it
+# imports registers nothing more.
+registering_files: set[str] = set()
 
 
 class ValueOrNone(flags.ArgumentParser):
@@ -77,10 +80,13 @@ def load_config(
         the schema, and for another attention than the file's.
       DataError: for a folder of data that is not on a disk.
     """
+    (path,) = absolute_names([file.partition(":")[0]])
     registered_before = [dict(table) for table in (TASKS, ATTENTIONS, OBJECTIVES)]
     config_dict = _run_file(file)
     if registered_before != [TASKS, ATTENTIONS, OBJECTIVES]:
-        load = [*load, file.partition(":")[0]]
+        registering_files.add(path)
+    if path in registering_files:
+        load = [*load, path]
     settings = _flatten(config_dict)
     changes = changes or {}
     check_values(changes, settings)

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from lra_tasks import TASKS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.config_file import format_config, load_config
 from tests.commands import ROOT
@@ -50,6 +51,37 @@ def test_load_config_makes_paths_absolute(tmp_path, monkeypatch):
     assert config.task.options["source_dir"] == f"{folder}/sources"
     assert config.task.data_dir == f"{folder}/data"
     assert config.load == [f"{folder}/mine.py", "package.module"]
+
+
+# A task, and a config file that imports it.
+MY_TASK = """
+from lra_tasks.listops import ListOps
+from lra_tasks.task import register_task
+
+class Short(ListOps):
+    name = "imported"
+
+register_task("imported", Short)
+"""
+MY_CONFIG = """
+import my_task
+from configs.defaults import make_get_config
+from configs.listops import PAPER, QUICK
+
+get_config = make_get_config("imported", PAPER, {"quick": QUICK})
+"""
+
+
+def test_load_config_knows_each_time_that_an_import_registers(tmp_path, monkeypatch):
+    (tmp_path / "my_task.py").write_text(MY_TASK)
+    file = tmp_path / "mine.py"
+    file.write_text(MY_CONFIG)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(TASKS, "imported", None)  # It goes when the test ends.
+    monkeypatch.delitem(TASKS, "imported")
+    for seed in (0, 1):
+        config = load_config(f"{file}:identity,quick", {"train.seed": seed})
+        assert config.load == [str(file)]
 
 
 def test_another_objective_drops_the_options_of_the_file():
