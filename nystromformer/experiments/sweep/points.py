@@ -6,13 +6,13 @@ sweep.json in the folder of the sweep has the config of each.
 import dataclasses
 import difflib
 import itertools
-import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from flax.traverse_util import flatten_dict
 
 from nystromformer.config import Config
@@ -24,7 +24,7 @@ from nystromformer.experiments.config_file import (
 )
 from nystromformer.experiments.experiment import build_experiment
 from nystromformer.experiments.run_seeds import check_together
-from nystromformer.run_files import PLAN_FILE
+from nystromformer.run_files import LOCK_FILE, PLAN_FILE, read_json
 from nystromformer.training.output import write_json
 from nystromformer.training.seeds import find_common_step
 
@@ -346,10 +346,14 @@ def write_plan(points: Iterable[Point], folder: Path) -> None:
     """Adds the configs of all runs to the plan, for a report to count those to come.
 
     What an earlier sweep has planned in this folder stays.
+
+    Raises:
+      ConfigError: if the plan that is there is damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     plan_file = folder / PLAN_FILE
-    configs = json.loads(plan_file.read_text()) if plan_file.exists() else {}
-    for point in points:
-        configs[point.name] = point.planned_config(folder)
-    write_json(plan_file, configs)
+    with FileLock(folder / LOCK_FILE):  # Another sweep may begin here just now.
+        configs = read_json(plan_file) if plan_file.exists() else {}
+        for point in points:
+            configs[point.name] = point.planned_config(folder)
+        write_json(plan_file, configs)

@@ -1,6 +1,7 @@
 """The points of a sweep: their names, their order, and which of them are equal."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from configs.plans import PLANS
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.sweep.points import (
+    Point,
     drop_duplicates,
     group_command,
     group_seeds,
@@ -202,6 +204,28 @@ def test_write_plan_keeps_what_an_earlier_sweep_has_planned(tmp_path):
     plan = json.loads((tmp_path / "sweep.json").read_text())
     attentions = [config["attention"]["name"] for config in plan.values()]
     assert attentions == ["nystrom", "softmax", "linear"]
+
+
+def test_write_plan_keeps_what_another_sweep_plans_meanwhile(tmp_path):
+    (other_point,) = grid_points("attention.name=softmax")
+    other_sweep = threading.Thread(target=write_plan, args=([other_point], tmp_path))
+
+    class SlowPoint(Point):
+        def planned_config(self, folder):
+            other_sweep.start()
+            other_sweep.join(timeout=0.2)
+            return {}
+
+    write_plan([SlowPoint("slow", (), other_point.config)], tmp_path)
+    other_sweep.join()
+    plan = json.loads((tmp_path / "sweep.json").read_text())
+    assert list(plan) == ["slow", other_point.name]
+
+
+def test_write_plan_names_a_damaged_plan(tmp_path):
+    (tmp_path / "sweep.json").write_text('{"run": {')
+    with pytest.raises(ConfigError, match=f"{tmp_path}/sweep.json cannot be used, it "):
+        write_plan([], tmp_path)
 
 
 def test_group_seeds_groups_what_differs_in_the_seed_alone(tmp_path):
