@@ -10,7 +10,7 @@ from typing import Any
 from etils import epath
 from tqdm import tqdm
 
-from nystromformer.run_files import METRICS_FILE
+from nystromformer.run_files import METRICS_FILE, parse_json
 from nystromformer.training.devices import is_host_0
 from nystromformer.validation import is_in_bucket
 
@@ -52,6 +52,9 @@ class MetricsWriter:
       evaluated: the last step whose validation the run knows.
       settings: key -> value, for TensorBoard's page HPARAMS, which compares runs.
       score: the metric of validation that this page shows beside the settings.
+
+    Raises:
+      ConfigError: if a line of metrics.jsonl is damaged.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class MetricsWriter:
         if self.path.exists():
             *lines, _ = self.path.read_text().split("\n")  # no "\n" behind half a row
             for line in lines:
-                row = json.loads(line)
+                row = parse_json(line, self.path)
                 if row["step"] <= last_steps.get(row["split"], -1):
                     self.rows.append(row)
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 
+from nystromformer.errors import ConfigError
 from nystromformer.training import output
 from nystromformer.training.output import MetricsWriter, Progress
 
@@ -52,6 +53,13 @@ def test_metrics_writer_drops_rows_after_the_checkpoint(
     purge = Event(step=5, session_log={"status": 1}).SerializeToString()
     assert b"train/loss" in content
     assert purge in content
+
+
+def test_metrics_writer_names_a_file_with_a_damaged_line(tmp_path):
+    """After a power failure, zeros may stand in place of what was written last."""
+    (tmp_path / "metrics.jsonl").write_text("\0\0\n")
+    with pytest.raises(ConfigError, match=rf"{tmp_path}/metrics\.jsonl cannot be used"):
+        MetricsWriter(tmp_path)
 
 
 def test_metrics_writer_adds_to_the_file_and_copies_no_row(tmp_path):

@@ -1,13 +1,19 @@
 """What has become of the runs of a sweep, and how a person is told."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nystromformer.experiments.sweep.points import Point
 from nystromformer.experiments.workdir import is_locked
-from nystromformer.run_files import CONFIG_FILE, FAILURE_FILE, METRICS_FILE, RESULT_FILE
+from nystromformer.run_files import (
+    CONFIG_FILE,
+    FAILURE_FILE,
+    METRICS_FILE,
+    RESULT_FILE,
+    parse_json,
+    read_json,
+)
 from nystromformer.training.output import Bar
 
 LOG_FILE = "log.txt"
@@ -143,11 +149,15 @@ class SweepProgress:
 
 
 def read_step(workdir: Path) -> tuple[int, int]:
-    """Returns the last step in the metrics of a run, and the number of its steps."""
+    """Returns the last step in the metrics of a run, and the number of its steps.
+
+    Raises:
+      ConfigError: if a file is damaged.
+    """
     metrics_file = workdir / METRICS_FILE
     if not metrics_file.exists():
         return 0, 1
     *rows, _ = metrics_file.read_text().split("\n")  # no "\n" behind half a row
-    config = json.loads((workdir / CONFIG_FILE).read_text())
-    step = json.loads(rows[-1])["step"] if rows else 0
+    config = read_json(workdir / CONFIG_FILE)
+    step = parse_json(rows[-1], metrics_file)["step"] if rows else 0
     return step, config["train"]["num_steps"]

@@ -137,6 +137,14 @@ def test_run_locally_says_what_goes_on(tmp_path, capfd, monkeypatch):
     assert any(line.startswith("2 of 3 done |#####     |") for line in bars)
 
 
+def test_run_locally_names_a_damaged_file_of_metrics(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.json").write_text("{}")
+    (tmp_path / "a" / "metrics.jsonl").write_text("\0\0\n")
+    with pytest.raises(ConfigError, match=r"/a/metrics\.jsonl cannot be used, it is "):
+        run_locally([stub("a")], tmp_path)
+
+
 def test_run_locally_names_the_first_of_several_runs(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS_PER_LINE", 0.0)
     run_locally([stub("a"), stub("b"), stub("c")], tmp_path, num_parallel=3)
