@@ -42,6 +42,24 @@ def has_imported_weights(workdir: Any) -> bool:
     return has_weights and not (workdir / METRICS_FILE).exists()
 
 
+def read_result(workdir: Any) -> dict[str, Any] | None:
+    """Reads the result of a run; returns None if it is not finished.
+
+    Raises:
+      ConfigError: if the file is damaged, or has no score of a run.
+    """
+    path = workdir / RESULT_FILE
+    if not path.exists():
+        return None
+    result = read_json(path)
+    if f"test_{result.get('metric')}" not in result:
+        raise ConfigError(
+            f"{path} is not the result of a run, it has no test score: copy this "
+            "folder again"
+        )
+    return result
+
+
 def read_json(path: Any) -> dict[str, Any]:
     """Reads a file of a run that is a JSON object.
 

@@ -17,9 +17,9 @@ from nystromformer.experiments import provenance
 from nystromformer.experiments.cli import StopFlag
 from nystromformer.experiments.config_file import format_config
 from nystromformer.experiments.experiment import Experiment
-from nystromformer.experiments.workdir import check_workdir, lock_workdir, read_result
+from nystromformer.experiments.workdir import check_workdir, lock_workdir
 from nystromformer.metrics import format_metric, split_of_metric
-from nystromformer.run_files import CONFIG_FILE, RESULT_FILE
+from nystromformer.run_files import CONFIG_FILE, RESULT_FILE, read_result
 from nystromformer.training.checkpoint import delete_steps, saved_steps, weights_sha256
 from nystromformer.training.devices import (
     DATA,

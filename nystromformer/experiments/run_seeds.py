@@ -23,8 +23,8 @@ from nystromformer.experiments.run import (
     write_config,
     write_result,
 )
-from nystromformer.experiments.workdir import check_workdir, lock_workdir, read_result
-from nystromformer.run_files import FAILURE_FILE
+from nystromformer.experiments.workdir import check_workdir, lock_workdir
+from nystromformer.run_files import FAILURE_FILE, read_result
 from nystromformer.training.checkpoint import saved_steps
 from nystromformer.training.loop import Run, compile_step
 from nystromformer.training.seeds import find_common_step, open_runs, train_seeds

@@ -19,7 +19,6 @@ from nystromformer.experiments.recorded_layers import AttentionInputs, record_qk
 from nystromformer.experiments.workdir import (
     compared_settings,
     read_config,
-    read_result,
     read_weights_sha256,
 )
 from nystromformer.factors import nystrom_rows, softmax_matrix
@@ -28,6 +27,7 @@ from nystromformer.run_files import (
     CONFIG_FILE,
     RESULT_FILE,
     WEIGHTS_FILE,
+    read_result,
 )
 from nystromformer.token_models import EncoderModel, MaskedLanguageModel
 from nystromformer.training.checkpoint import (

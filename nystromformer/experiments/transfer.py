@@ -15,12 +15,8 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.objectives import CLS_POOLERS
 from nystromformer.experiments.trained_run import TrainedRun, load_run
-from nystromformer.experiments.workdir import (
-    complete_settings,
-    read_config,
-    read_result,
-)
-from nystromformer.run_files import CONFIG_FILE, has_imported_weights
+from nystromformer.experiments.workdir import complete_settings, read_config
+from nystromformer.run_files import CONFIG_FILE, has_imported_weights, read_result
 from nystromformer.training.step import Weights, leaves_by_name
 
 # The names of arrays whose number of rows may differ.

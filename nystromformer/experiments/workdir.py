@@ -22,11 +22,11 @@ from nystromformer.experiments.plugins import load_modules
 from nystromformer.run_files import (
     CONFIG_FILE,
     LOCK_FILE,
-    RESULT_FILE,
     SETTINGS_WITHOUT_EFFECT,
     WEIGHTS_FILE,
     WEIGHTS_SHA256,
     read_json,
+    read_result,
 )
 from nystromformer.training.devices import is_host_0
 from nystromformer.validation import is_in_bucket
@@ -63,16 +63,6 @@ def read_config(workdir: epath.Path) -> Config:
         return Config.from_mapping(groups)
     except ValueError as error:  # ConfigError is one
         raise ConfigError(f"{path} cannot be used: {error}") from error
-
-
-def read_result(workdir: epath.Path) -> dict[str, Any] | None:
-    """Reads the result of a run; returns None if it is not finished.
-
-    Raises:
-      ConfigError: if the file is damaged.
-    """
-    path = workdir / RESULT_FILE
-    return read_json(path) if path.exists() else None
 
 
 def read_weights_sha256(workdir: epath.Path) -> str | None:

@@ -11,7 +11,8 @@ from lra_tasks.errors import DataError
 from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import run_training
-from nystromformer.experiments.workdir import is_locked, read_result
+from nystromformer.experiments.workdir import is_locked
+from nystromformer.run_files import read_result
 from nystromformer.training.checkpoint import save_weights
 from nystromformer.training.output import write_json
 from nystromformer.training.step import Programs

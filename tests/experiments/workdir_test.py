@@ -125,7 +125,8 @@ def test_check_workdir_rejects_another_source_of_the_same_name(tmp_path):
     for folder, sha256 in (("seed0", "123"), ("copy", "123"), ("seed1", "456")):
         sources[folder] = str(tmp_path / folder / "bert")
         (tmp_path / folder / "bert").mkdir(parents=True)
-        write_json(tmp_path / folder / "bert" / RESULT_FILE, {"params_sha256": sha256})
+        result = {"metric": "loss", "test_loss": 0.5, "params_sha256": sha256}
+        write_json(tmp_path / folder / "bert" / RESULT_FILE, result)
     workdir = epath.Path(tmp_path)
     config = make_config(train__init_from=sources["seed0"])
     write_json(workdir / CONFIG_FILE, config.to_mapping())

@@ -20,10 +20,10 @@ from nystromformer.run_files import (
     FAILURE_FILE,
     METRICS_FILE,
     PLAN_FILE,
-    RESULT_FILE,
     has_imported_weights,
     parse_json,
     read_json,
+    read_result,
 )
 from nystromformer.training.output import write_text
 
@@ -127,15 +127,14 @@ def _read_workdir(workdir: Path, name: str, config: Mapping[str, Any]) -> Record
     """The record of a run, which may not have begun.
 
     Raises:
-      ConfigError: if the config is not that of a run.
+      ConfigError: if the config or the result is not that of a run.
     """
     if "objective" not in config:
         raise ConfigError(
             f"{workdir}/{CONFIG_FILE} is not the config of a run: it has no objective; "
             "name folders of runs of scripts/train.py"
         )
-    result_file = workdir / RESULT_FILE
-    result = read_json(result_file) if result_file.exists() else None
+    result = read_result(workdir)
     metrics_file = workdir / METRICS_FILE
     curve = []
     if metrics_file.exists():

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from etils import epath
 from tqdm import tqdm
 
 from nystromformer.errors import Interrupted
@@ -30,9 +29,8 @@ from nystromformer.experiments.sweep.progress import (
     SweepProgress,
     find_state,
 )
-from nystromformer.experiments.workdir import read_result
 from nystromformer.metrics import format_metric
-from nystromformer.run_files import FAILURE_FILE
+from nystromformer.run_files import FAILURE_FILE, read_result
 from nystromformer.training.output import say
 
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
@@ -126,7 +124,7 @@ class Job:
         """Says how a run has ended, as in "done in 02:10, test accuracy 37.45%"."""
         if state == "done":
             duration = tqdm.format_interval(time.monotonic() - self.start_time)
-            result = read_result(epath.Path(workdir)) or {}
+            result = read_result(workdir) or {}
             metric = result["metric"]
             score = format_metric(metric, result[f"test_{metric}"])
             return f"done in {duration}, test {metric} {score}"

@@ -10,9 +10,9 @@ from nystromformer.run_files import (
     CONFIG_FILE,
     FAILURE_FILE,
     METRICS_FILE,
-    RESULT_FILE,
     parse_json,
     read_json,
+    read_result,
 )
 from nystromformer.training.output import Bar
 
@@ -31,8 +31,11 @@ def find_state(workdir: Path) -> str:
     """Returns the state of a run: "done", "running", "failed" or "waiting".
 
     A run that another sweep has started is running, too.
+
+    Raises:
+      ConfigError: if its result is damaged.
     """
-    if (workdir / RESULT_FILE).exists():
+    if read_result(workdir) is not None:
         return "done"
     if is_locked(workdir):
         return "running"

@@ -50,12 +50,13 @@ def test_read_records_takes_a_workdir_in_place_of_its_older_record(three, tmp_pa
     packed = tmp_path / "packed"
     packed.mkdir()
     write_records(read_records([three.folder]), packed)
-    write_json(three.folder / "00/result.json", {"test_accuracy": 0.1})
+    result = {"metric": "accuracy", "test_accuracy": 0.1}
+    write_json(three.folder / "00/result.json", result)
     three.add("linear,quick")
     for folders in ([packed, three.folder], [three.folder, packed]):
         records = {record["run"]: record for record in read_records(folders)}
         assert len(records) == 4
-        assert records["runs/00"]["result"] == {"test_accuracy": 0.1}
+        assert records["runs/00"]["result"] == result
 
 
 def test_read_records_counts_a_run_once_that_two_folders_have(three):
@@ -75,6 +76,12 @@ def test_read_records_refuses_two_runs_of_one_name(runs, tmp_path):
 def test_read_records_names_a_damaged_file(three, name, content):
     (three.folder / "01" / name).write_text(content)
     with pytest.raises(ConfigError, match=f"/01/{name} cannot be used, it is cut "):
+        read_records([three.folder])
+
+
+def test_read_records_refuses_a_result_without_a_score(three):
+    (three.folder / "01" / "result.json").write_text('{"metric": "accuracy"}')
+    with pytest.raises(ConfigError, match=r"/01/result\.json is not the result of a"):
         read_records([three.folder])
 
 

@@ -138,7 +138,8 @@ def test_sweep_refuses_the_finished_run_of_another_config(commands, tmp_path):
     finished = tmp_path / "listops-softmax-seed0"
     finished.mkdir()
     write_json(finished / "config.json", make_config("softmax,quick").to_mapping())
-    write_json(finished / "result.json", {})
+    result = {"metric": "accuracy", "test_accuracy": 0.5}
+    write_json(finished / "result.json", result)
     args = [f"--workdir={tmp_path}", "--tasks=listops", "--grid=attention.name=softmax"]
     assert "max_args is 6 there, 10 here" in refused(commands.run("sweep.py", *args))
     done = commands.run("sweep.py", *args, "--preset=quick")

@@ -137,6 +137,13 @@ def test_run_locally_says_what_goes_on(tmp_path, capfd, monkeypatch):
     assert any(line.startswith("2 of 3 done |#####     |") for line in bars)
 
 
+@pytest.mark.parametrize("text", ["", RESULT[:9], "{}", "[]"])
+def test_find_state_takes_no_damaged_result_for_a_run_that_is_done(tmp_path, text):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(ConfigError, match=f"{tmp_path}/result.json .*: copy this fol"):
+        find_state(tmp_path)
+
+
 def test_run_locally_names_a_damaged_file_of_metrics(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "config.json").write_text("{}")
