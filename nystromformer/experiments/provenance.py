@@ -91,8 +91,10 @@ def commit() -> str | None:
     None outside git.
     """
     # --git-dir: the package may be installed within the repository of another project.
-    failed, text = subprocess.getstatusoutput(
-        f"git -C {shlex.quote(str(ROOT))} --git-dir=.git describe "
-        "--always --abbrev=40 --dirty=+ --exclude='*'"
-    )
-    return None if failed else text
+    git = ["git", "-C", str(ROOT), "--git-dir=.git"]
+    describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    try:
+        done = subprocess.run([*git, *describe], capture_output=True, text=True)
+    except OSError:  # There is no git.
+        return None
+    return None if done.returncode else done.stdout.strip()

@@ -66,7 +66,7 @@ def test_collect_has_the_device():
     assert collect()["device"].startswith(f"CPU {platform.machine()}, ")
 
 
-def test_commit_is_the_head_and_says_whether_files_differ():
+def test_commit_is_the_head_and_says_whether_files_differ(monkeypatch):
     def git(*args: str) -> str:
         if shutil.which("git") is None:
             return ""
@@ -74,4 +74,9 @@ def test_commit_is_the_head_and_says_whether_files_differ():
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
     dirty = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
-    assert commit() == (git("rev-parse", "HEAD") + dirty or None)
+    head = git("rev-parse", "HEAD") + dirty or None
+    assert commit() == head
+    monkeypatch.setenv("GIT_TRACE", "1")  # Git then writes to stderr, too.
+    assert commit() == head
+    monkeypatch.setenv("PATH", "")
+    assert commit() is None
