@@ -1,4 +1,4 @@
-"""What reading a run takes: the names of its files and of settings, and a reader.
+"""What reading a run takes: the names of its files and of settings, and readers.
 
 It takes neither JAX nor the model, and so this module imports none of them.
 """

@@ -1,7 +1,4 @@
-"""The folder of a run: its config and result, whether a run fits there, and its lock.
-
-A run keeps its config in config.json, beside which its result.json stands in the end.
-"""
+"""The folder of a run: its config, which weights it has, what fits there, its lock."""
 
 import contextlib
 import json
@@ -260,8 +257,10 @@ def lock_workdir(workdir: epath.Path) -> Iterator[None]:
 def _delete_if_unused(workdir: epath.Path) -> None:
     """Deletes a folder that has nothing but the lock in it."""
     if [path.name for path in workdir.iterdir()] == [LOCK_FILE]:
-        (workdir / LOCK_FILE).unlink()
-        workdir.rmdir()
+        # On NFS an open file keeps a name, and with it its folder.
+        with contextlib.suppress(OSError):
+            os.unlink(workdir / LOCK_FILE)
+            os.rmdir(workdir)
 
 
 def is_locked(workdir: Path) -> bool:

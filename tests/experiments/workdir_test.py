@@ -1,5 +1,6 @@
 """A run's folder: what is read there, and who may train there."""
 
+import os
 import threading
 from types import SimpleNamespace
 
@@ -203,6 +204,21 @@ def test_lock_workdir_leaves_no_folder_of_a_run_that_wrote_nothing(tmp_path):
     with lock_workdir(folder):
         assert folder.exists()
     assert not folder.exists()
+
+
+def test_lock_workdir_leaves_the_error_of_a_run_as_it_is_on_nfs(tmp_path, monkeypatch):
+    """There a file that is open and deleted stays in its folder by another name."""
+
+    def rename(path):
+        os.rename(path, tmp_path / "new" / ".nfs0")
+
+    monkeypatch.setattr(os, "unlink", rename)
+    monkeypatch.setattr(os, "remove", rename)
+    with (
+        pytest.raises(ConfigError, match="no data"),
+        lock_workdir(epath.Path(tmp_path / "new")),
+    ):
+        raise ConfigError("no data")
 
 
 def test_lock_workdir_leaves_a_folder_that_was_there(tmp_path):
