@@ -9,6 +9,7 @@ keeps the records of its runs in two files, of which git shows what changes, and
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,21 @@ def _lines(file: Path) -> list[str]:
     return [line for line in file.read_text("utf-8").split("\n") if line]
 
 
+def _find_files(folder: Path, name: str) -> list[Path]:
+    """The files of this name in and below a folder, sorted.
+
+    A folder that a running training deletes meanwhile has none: `Path.rglob` of Python
+    3.11 raises there.
+    """
+    return sorted(
+        Path(path, name) for path, _, names in os.walk(folder) if name in names
+    )
+
+
 def _read_packed(folder: Path) -> list[Record]:
     """The records in every RUNS_FILE in and below a folder."""
     records = []
-    for file in sorted(folder.rglob(RUNS_FILE)):
+    for file in _find_files(folder, RUNS_FILE):
         curves: dict[str, list[Any]] = {}
         curves_file = file.with_name(CURVES_FILE)
         if curves_file.exists():
@@ -113,10 +125,10 @@ def _find_configs(folder: Path) -> dict[Path, Any]:
     not: they have a config and were not trained here.
     """
     configs = {}
-    for plan in folder.resolve().rglob(PLAN_FILE):
+    for plan in _find_files(folder.resolve(), PLAN_FILE):
         for name, config in read_json(plan).items():
             configs[plan.parent / name] = config
-    for file in folder.resolve().rglob(CONFIG_FILE):
+    for file in _find_files(folder.resolve(), CONFIG_FILE):
         workdir = file.parent
         if not has_imported_weights(workdir):
             configs[workdir] = read_json(file)

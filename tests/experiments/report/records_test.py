@@ -1,6 +1,7 @@
 """How the records of runs are found, kept and replaced."""
 
 import json
+import os
 
 import pytest
 
@@ -69,6 +70,23 @@ def test_read_records_refuses_two_runs_of_one_name(runs, tmp_path):
     other.add("linear,quick")
     with pytest.raises(ConfigError, match="two runs are named runs/00; "):
         read_records([runs.folder, other.folder])
+
+
+def test_read_records_passes_over_a_folder_that_a_run_has_just_deleted(
+    three, monkeypatch
+):
+    checkpoints = three.folder / "01" / "checkpoints"
+    checkpoints.mkdir()
+    scandir = os.scandir
+
+    def delete_and_scan(path):
+        if str(path) == str(checkpoints):
+            checkpoints.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", delete_and_scan)
+    assert len(read_records([three.folder])) == 3
+    assert not checkpoints.exists()
 
 
 @pytest.mark.parametrize("content", ['{"step": 5\n', "null\n"])
