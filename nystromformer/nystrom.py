@@ -188,12 +188,15 @@ def nystrom(
     landmark_values = jnp.matmul(z, context, precision="highest")
     landmark_values = _own_values_if_few(landmark_values, value, few_keys)
 
-    # K̃ and the values of the landmarks are rounded to the dtype of the inputs. The
-    # inputs were rounded to it as well, and that costs more digits.
-    out = attend_head(
+    # K̃ and the values of the landmarks are rounded to the dtype of the inputs. What the
+    # values have in common is not: the weights of a query sum to 1, so that it can be
+    # added at the end. Rounded with the rest, it would drown the gradients of Q and K̃,
+    # which depend on the differences between values.
+    common_value = landmark_values.mean(0, keepdims=True)  # [1, E]
+    out = common_value + attend_head(
         query,
         scaled_key_landmarks.astype(key.dtype),
-        landmark_values.astype(value.dtype),
+        (landmark_values - common_value).astype(value.dtype),
         key_exists,
         precision=precision,
     )

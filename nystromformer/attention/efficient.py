@@ -31,6 +31,8 @@ class EfficientAttention(Attention):
             key.astype(accumulation_dtype), axis=0, where=is_valid
         )
         context = einsum("sk,sh->hk", key_weights.astype(dtype), value, precision)
-        return einsum(
-            "tk,hk->th", query_weights.astype(dtype), context.astype(dtype), precision
-        )
+        # The common part is not rounded, as in linear attention.
+        common_value = context.mean(1)  # [H]
+        context = (context - common_value[:, None]).astype(dtype)
+        out = einsum("tk,hk->th", query_weights.astype(dtype), context, precision)
+        return out + common_value[None]

@@ -30,18 +30,27 @@ def kernel_attend(
       [T, E] in at least float32; zero where all weights are zero.
     """
     accumulation_dtype = at_least_float32(value.dtype)
-    # The context is [H, R], as XLA's CPU backend has no bfloat16 product for [R, H].
-    context = einsum("sr,sh->hr", key_features, value, precision)
+    feature_sums = key_features.sum(0, dtype=accumulation_dtype)  # [R]
+    # The context is [E, R], as XLA's CPU backend has no bfloat16 product for [R, E].
+    context = einsum("sr,se->er", key_features, value, precision)
+
+    # The weights of a query sum to 1. What the values have in common is therefore added
+    # at the end: it would be rounded with the context, and the gradients of queries and
+    # keys, which depend on the differences between values, would drown in that.
+    total = feature_sums.sum()
+    common_value = context.sum(1) / jnp.where(total == 0, 1, total)  # [E]
+    context = context - jnp.outer(common_value, feature_sums)
     # float16 has too small a range for sums over thousands of keys.
     if value.dtype != jnp.float16:
         context = context.astype(value.dtype)
-    numerator = einsum("tr,hr->th", query_features, context, precision)
+    numerator = einsum("tr,er->te", query_features, context, precision)
 
-    feature_sums = key_features.sum(0, dtype=accumulation_dtype)  # [R]
     denominator = einsum(
         "tr,r->t", query_features.astype(accumulation_dtype), feature_sums, precision
-    )
-    return numerator / jnp.where(denominator > 0, denominator, 1)[:, None]
+    )[:, None]
+    is_zero = denominator == 0
+    out = numerator / jnp.where(is_zero, 1, denominator) + common_value[None]
+    return jnp.where(is_zero, 0, out)
 
 
 def elu_plus_one(x: jax.Array) -> jax.Array:
