@@ -2,10 +2,14 @@
 
 A mesh has two axes: "data" splits the batch, "seq" splits the length of the sequences.
 Every device holds all parameters, and all examples of a chunk in its part of the
-length. XLA follows the arrays and adds the communication. It does not grow with the
-length, except for exact attention, BigBird and Reformer, whose tokens may attend to
-any place of the sequence, and for random landmarks, which a sort over it finds. Where
-a mesh is None it is one device.
+length. XLA follows the arrays and adds the communication. Where a mesh is None it is
+one device.
+
+The communication of a step does not grow with the length, except for exact attention,
+BigBird and Reformer, whose tokens may attend to any place of the sequence; for random
+landmarks, which a sort over it finds; for the gradient of learned positions; and for
+Longformer and the convolutions where the part of a device is no multiple of their
+blocks, of 128 tokens for a window of 256 and of 32 for a kernel of 35.
 
 All processes of a run execute the same program. They agree on everything that decides
 its course, such as a signal that only one of them has received.
