@@ -68,7 +68,8 @@ class SelfAttention(nnx.Module):
         self.rotary = config.positions == "rotary"
         self.short_conv: Any = nnx.data(None)
         if config.short_conv:
-            kernel = kernel_init(rngs.params(), (config.short_conv, model_dim))
+            shape = (config.short_conv, model_dim)
+            kernel = kernel_init(rngs.params(), shape, jnp.float32)
             self.short_conv = nnx.Param(kernel)
 
     def __call__(
@@ -204,7 +205,7 @@ def _merge_and_call(
 
 
 def _make_embedding_table(*shape: int, rngs: nnx.Rngs) -> nnx.Param:
-    return nnx.Param(embedding_init(rngs.params(), shape))
+    return nnx.Param(embedding_init(rngs.params(), shape, jnp.float32))
 
 
 def _share_attentions(blocks: Sequence[Block], config: EncoderConfig) -> None:

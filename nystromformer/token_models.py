@@ -40,7 +40,7 @@ class TokenDecoder(Model):
             )
         self.transform = make_dense(config, config.model_dim, config.model_dim, rngs)
         self.norm = make_norm(config, rngs)
-        self.bias = nnx.Param(jnp.zeros(config.vocab_size))
+        self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32))
         self.approximate = config.gelu == "tanh"
 
     def decode(self, x: jax.Array) -> jax.Array:

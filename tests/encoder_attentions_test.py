@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer.attention import ATTENTIONS
+from nystromformer.token_models import DenoisingClassifier
 from tests.encoder_cases import (
     INPUTS,
     MASK,
@@ -179,3 +181,38 @@ def test_encoder_trains_the_projection_of_each_head_that_layers_share():
     _, [gradient] = output_and_projection_gradients(model)
     for gradient_of_head in gradient:
         assert gradient_of_head.any()
+
+
+def test_parameters_are_the_same_float32_numbers_under_x64():
+    """Of a model with every attention and every optional part."""
+    by_layer = dict(enumerate(ATTENTIONS)) | {
+        len(ATTENTIONS): {"name": "linformer", "sharing": "headwise"},
+        len(ATTENTIONS) + 1: {"name": "linformer", "sharing": "layerwise_per_head"},
+    }
+    config = encoder_config(
+        max_length=256,
+        num_layers=len(by_layer),
+        attention_by_layer=by_layer,
+        attention_options={**NYSTROM, "conv_kernel_size": 5},
+        cls_token=True,
+        num_token_types=2,
+        short_conv=3,
+    )
+
+    def draw_weights():
+        model = DenoisingClassifier(
+            config, num_classes=3, pooling="cls_token", rngs=nnx.Rngs(0)
+        )
+        return dict(nnx.to_flat_state(nnx.state(model)))
+
+    expected_weights = draw_weights()
+    with jax.enable_x64(True):
+        weights = draw_weights()
+    assert weights.keys() == expected_weights.keys()
+    for path, expected in expected_weights.items():
+        assert weights[path].dtype == expected.dtype, path
+        if expected[...].any():
+            error = relative_error(weights[path][...], expected[...])
+            assert error <= TOLERANCE["same"], path
+        else:
+            assert not weights[path][...].any(), path

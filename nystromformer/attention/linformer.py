@@ -11,6 +11,7 @@ Heads, layers, keys and values may share these matrices (section 4).
 from typing import Any, Unpack
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from nystromformer.attention.base import Attention
@@ -70,10 +71,12 @@ class LinformerAttention(Attention):
             shape = (self.num_heads, *shape)
             initializer = nnx.initializers.normal(0.02)
         rngs = common["rngs"]
-        self.projection = nnx.Param(initializer(rngs.params(), shape))
+        self.projection = nnx.Param(initializer(rngs.params(), shape, jnp.float32))
         self.value_projection: Any = nnx.data(None)  # None where F = E
         if sharing == "headwise":
-            self.value_projection = nnx.Param(initializer(rngs.params(), shape))
+            self.value_projection = nnx.Param(
+                initializer(rngs.params(), shape, jnp.float32)
+            )
 
     def per_head(self, length: int) -> tuple[jax.Array, ...]:
         """E, and F if it is a different matrix, [1 or N, k, S] each."""

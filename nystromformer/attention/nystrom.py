@@ -206,7 +206,11 @@ def _new_conv_kernel(size: int, num_heads: int, rngs: nnx.Rngs) -> nnx.Param:
     """A kernel [K, N] for the convolution of V, uniform within ±1/√K."""
     bound = size**-0.5
     kernel = jax.random.uniform(
-        rngs.params(), shape=(size, num_heads), minval=-bound, maxval=bound
+        rngs.params(),
+        shape=(size, num_heads),
+        dtype=jnp.float32,
+        minval=-bound,
+        maxval=bound,
     )
     return nnx.Param(kernel)
 

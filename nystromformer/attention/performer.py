@@ -67,9 +67,10 @@ def draw_projection(key: jax.Array, num_features: int, head_dim: int) -> jax.Arr
     direction_key, norm_key = jax.random.split(key)
     num_blocks = -(-num_features // head_dim)
     shape = (num_blocks, head_dim, head_dim)
-    gaussian_blocks = jax.random.normal(direction_key, shape)
+    gaussian_blocks = jax.random.normal(direction_key, shape, jnp.float32)
     directions = jax.vmap(orthogonalize_rows)(gaussian_blocks).reshape(-1, head_dim)
-    gaussian_rows = jax.random.normal(norm_key, (num_features, head_dim))
+    norm_shape = (num_features, head_dim)
+    gaussian_rows = jax.random.normal(norm_key, norm_shape, jnp.float32)
     norms = jnp.linalg.norm(gaussian_rows, axis=-1, keepdims=True)
     return directions[:num_features] * norms
 
