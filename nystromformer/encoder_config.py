@@ -61,6 +61,7 @@ class EncoderSettings:
         check_range("norm_epsilon", self.norm_epsilon, 0)
         for name in ("num_layers", "num_heads", "model_dim", "mlp_dim"):
             check_range(name, getattr(self, name), 1)
+        check_range("num_token_types", self.num_token_types, 0)
         check_rate("dropout_rate", self.dropout_rate)
         if self.model_dim % self.num_heads:
             raise ValueError(
@@ -104,6 +105,10 @@ class EncoderConfig(EncoderSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("max_length", self.max_length, 1)
+        if not jnp.issubdtype(self.dtype, jnp.floating):
+            raise ValueError(
+                f"dtype must be of floats, such as float32, got {jnp.dtype(self.dtype)}"
+            )
         self._check_inputs()
         self.attentions()
 
@@ -124,6 +129,10 @@ class EncoderConfig(EncoderSettings):
     def _check_inputs(self) -> None:
         if (self.vocab_size is None) == (self.input_dim is None):
             raise ValueError("give vocab_size, for tokens, or input_dim, for features")
+        if self.vocab_size is not None:
+            check_range("vocab_size", self.vocab_size, 1)
+        if self.input_dim is not None:
+            check_range("input_dim", self.input_dim, 1)
         if self.input_dim is not None and self.ignore_id is not None:
             raise ValueError(
                 f"ignore_id={self.ignore_id} is a token's, and inputs are features: "

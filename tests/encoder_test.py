@@ -217,6 +217,10 @@ def test_mlp_takes_the_gelu_of_the_config(kind):
     [
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
         ({"mlp_dim": 0}, "mlp_dim must be at least 1, got 0"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
+        ({"vocab_size": None, "input_dim": -3}, "input_dim must be at least 1, got -3"),
+        ({"num_token_types": -1}, "num_token_types must be at least 0, got -1"),
+        ({"dtype": int}, "dtype must be of floats, such as float32, got int"),
         ({"remat": "all"}, "remat.*none.*block.*'all'"),
         ({"norm": "middle"}, "norm.*pre.*post.*'middle'"),
         ({"input_dim": V}, "vocab_size, for tokens, or input_dim"),
