@@ -157,7 +157,7 @@ class HostSplit:
         return cls(
             inputs=split.inputs,
             lengths=lengths,
-            labels=labels,
+            labels=labels.astype(np.int32),
             pairs=None if split.pairs is None else np.array(split.pairs),
         )
 

@@ -95,6 +95,20 @@ def test_from_split_rejects_labels_that_are_no_classes(labels, message):
         HostSplit.from_split(split)
 
 
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64])
+def test_from_split_makes_int32_of_labels(dtype):
+    """As the loss needs them; a comparison of arrays gives booleans."""
+    split = SimpleNamespace(
+        inputs=np.ones((3, 2), np.int32),
+        lengths=np.full(3, 2),
+        labels=np.array([0, 1, 1], dtype),
+        pairs=None,
+    )
+    labels = HostSplit.from_split(split).labels
+    assert labels.dtype == np.int32
+    assert labels.tolist() == [0, 1, 1]
+
+
 def test_from_split_takes_no_examples_whose_labels_have_no_type():
     """numpy makes floats of an empty list; `open_run` says which split is empty."""
     split = SimpleNamespace(
