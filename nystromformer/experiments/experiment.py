@@ -17,6 +17,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.augmentations import make_augment
 from nystromformer.experiments.objectives import OBJECTIVES, ObjectiveSpec
 from nystromformer.experiments.provenance import num_cores
+from nystromformer.training.masked import MaskedTokens
 from nystromformer.training.objective import Objective
 from nystromformer.training.optimizer import make_optimizer
 from nystromformer.training.step import Programs, split_shapes
@@ -172,13 +173,30 @@ def build_experiment(config: Config) -> Experiment:
 
     Raises:
       ConfigError, DataError: as in `Experiment`.
-      ConfigError: if both steps and epochs say how long it trains.
+      ConfigError: if both steps and epochs say how long it trains, or tokens that are
+        to be predicted would be padding.
     """
     train = config.train
     # The config that a run has saved may have both: it knows the steps of its epochs.
     if train.num_steps and train.num_epochs:
         raise ConfigError("give config.train.num_steps or num_epochs, 0 for the other")
-    return Experiment(config)
+    experiment = Experiment(config)
+    _check_masked_tokens(experiment.objective, config)
+    return experiment
+
+
+def _check_masked_tokens(objective: Objective, config: Config) -> None:
+    """Raises ConfigError if a token that may be masked is padding to the encoder."""
+    ignore_id = config.model.ignore_id
+    if not isinstance(objective, MaskedTokens) or ignore_id is None:
+        return
+    if ignore_id not in objective.special_tokens:
+        raise ConfigError(
+            f"config.objective.name={config.objective.name} masks and predicts tokens, "
+            f"and config.model.ignore_id={ignore_id} takes those of one id for padding:"
+            " pass --config.model.ignore_id=None, which the preset all_pixels of "
+            "pictures has"
+        )
 
 
 def use_all_cores(task: Task) -> Task:

@@ -116,6 +116,20 @@ def test_build_experiment_wants_steps_or_epochs_and_not_both():
         build_experiment(make_config(train__num_steps=9, **epochs))
 
 
+@pytest.mark.parametrize("name", ["mlm", "classification_denoising"])
+def test_build_experiment_refuses_to_mask_tokens_that_are_padding(name):
+    """A black pixel would be a target where the encoder has no vector."""
+    options = {"task": "image", "objective__name": name}
+    with pytest.raises(ConfigError, match=rf"{name} masks .*ignore_id=0 takes those"):
+        build_experiment(make_config("nystrom,quick", **options))
+    build_experiment(make_config("nystrom,quick,all_pixels", **options))
+
+
+def test_build_experiment_takes_a_special_token_for_padding_beside_masked_ones():
+    options = {"objective__name": "mlm", "model__ignore_id": 0}
+    build_experiment(make_config("nystrom,quick", "glue", **options))
+
+
 def test_load_draws_pictures_on_all_cores_unless_told_otherwise(tmp_path, monkeypatch):
     num_workers = []
     draw = Pathfinder._draw
