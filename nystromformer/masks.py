@@ -67,6 +67,8 @@ def mask_with_four_axes(
     try:
         mask = with_four_axes(name, mask, shape)
     except ValueError as error:
+        if jnp.ndim(mask) >= 4:
+            raise  # It has these axes already.
         raise ValueError(
             f"{error}: if it says which tokens are padding, as [B, L], pass "
             f"{name}[:, None, None, :]"

@@ -320,6 +320,8 @@ def test_convolution_of_v_rejects_cross_attention():
         (np.ones((3, 67), bool), r"pass query_mask\[:, None, None, :\]"),
         (np.ones((3, 1, 1, 67)), "query_mask must be boolean"),
         (np.ones((3, 1, 67, 67), bool), "query_mask of shape .* does not broadcast"),
+        # It has its four axes already, and one token too many.
+        (np.ones((3, 1, 1, 68), bool), r"does not broadcast to \(3, 1, 1, 67\)$"),
     ],
 )
 def test_attention_rejects_a_query_mask_that_does_not_fit(query_mask, text):
