@@ -80,6 +80,8 @@ def test_write_report_counts_the_runs_that_have_failed_and_says_why(three, tmp_p
         workdir = three.add("softmax,quick", seed=seed, steps=())
         (workdir / "failed.txt").write_text("status 2: error: no data.")
     three.add("softmax,quick", seed=7)
+    # This run has failed once, and was finished by hand.
+    (three.folder / "00/failed.txt").write_text("status 1: killed")
     out = tmp_path / "out"
     name = f"{three.folder.name}/03"
     counts = f"3 of 6 runs are finished, 2 failed; {name}: status 2: error: no data"
