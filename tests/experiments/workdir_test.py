@@ -120,7 +120,7 @@ def test_check_workdir_takes_a_sweeps_config_whose_classes_the_run_has_found(tmp
         check_workdir(workdir, changed)
 
 
-def test_check_workdir_rejects_another_source_of_the_same_name(tmp_path):
+def test_check_workdir_rejects_another_source_of_the_same_name(tmp_path, monkeypatch):
     """A copy of the source has its weights; a run of another seed has not."""
     sources = {}
     for folder, sha256 in (("seed0", "123"), ("copy", "123"), ("seed1", "456")):
@@ -135,6 +135,9 @@ def test_check_workdir_rejects_another_source_of_the_same_name(tmp_path):
     check_workdir(workdir, make_config(train__init_from=sources["copy"]))
     with pytest.raises(ConfigError, match=r"began with other weights: .*/seed1/bert"):
         check_workdir(workdir, make_config(train__init_from=sources["seed1"]))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"began with other weights: .*~/seed1/bert"):
+        check_workdir(workdir, make_config(train__init_from="~/seed1/bert"))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +246,9 @@ def test_is_locked_leaves_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["[x]", "[!x]", "lr=[1,2]", r"a\b", "a*", "a?"])
-def test_check_workdir_refuses_a_path_that_cannot_be_read_again(tmp_path, name):
+def test_check_workdir_refuses_a_path_that_cannot_be_read_again(
+    tmp_path, monkeypatch, name
+):
     for folder in (tmp_path / name, tmp_path / name / "run"):
         with pytest.raises(ConfigError, match="could not be read again: choose a path"):
             check_workdir(epath.Path(folder), make_config())
@@ -252,3 +257,6 @@ def test_check_workdir_refuses_a_path_that_cannot_be_read_again(tmp_path, name):
         with pytest.raises(ConfigError, match="could not be read again: choose a path"):
             check_workdir(epath.Path(folder), make_config())
         (folder / CONFIG_FILE).unlink()
+    monkeypatch.chdir(tmp_path / name)
+    with pytest.raises(ConfigError, match="could not be read again: choose a path"):
+        check_workdir(epath.Path("new"), make_config())

@@ -95,6 +95,16 @@ def test_from_split_rejects_labels_that_are_no_classes(labels, message):
         HostSplit.from_split(split)
 
 
+def test_from_split_takes_false_and_true_for_two_classes():
+    split = SimpleNamespace(
+        inputs=np.ones((3, 2), np.int32),
+        lengths=np.full(3, 2),
+        labels=np.array([True, False, True]),
+        pairs=None,
+    )
+    assert HostSplit.from_split(split).labels.tolist() == [1, 0, 1]
+
+
 def test_from_split_takes_no_examples_whose_labels_have_no_type():
     """numpy makes floats of an empty list; `open_run` says which split is empty."""
     split = SimpleNamespace(
@@ -156,6 +166,16 @@ def test_chunk_of_features_has_them_as_they_are_and_is_cut_along_the_length(
     np.testing.assert_array_equal(batch.mask, [[1, 1], [1, 0]])
     by_length = eval_batches(split, batch_size=2, length_buckets=3)
     assert [batches.length for batches in by_length] == [2, 3]
+
+
+def test_chunk_has_room_for_the_rows_of_at_least_one_batch(monkeypatch):
+    """Batches of two examples have 6 bytes, and of two pairs 12."""
+    pairs = np.array([[0, 2], [2, 1], [1, 1]], np.int32)
+    monkeypatch.setattr(data, "MAX_CHUNK_BYTES", 30)
+    assert make_split().chunk_room(2) == 5
+    assert make_split(pairs).chunk_room(2) == 2
+    monkeypatch.setattr(data, "MAX_CHUNK_BYTES", 5)
+    assert make_split().chunk_room(2) == 1
 
 
 def test_chunk_has_both_rows_of_each_pair():

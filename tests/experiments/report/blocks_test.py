@@ -52,6 +52,12 @@ def test_describe_says_of_which_commit_a_run_without_a_result_is(three):
     assert "Device: CPU, 2 cores." in text
 
 
+def test_describe_says_the_preset_that_sets_of_glue_share(runs):
+    for subset in ("mrpc", "qnli"):
+        runs.add(f"linear,quick,{subset}", 0.5, task="glue")
+    assert "All have preset=quick. " in describe(runs.read())
+
+
 def test_describe_says_what_all_runs_share_without_the_path_of_a_folder(runs):
     for attention in ("nystrom", "linear"):
         runs.add(f"{attention},quick", 0.5, train__init_from="/home/me/source")
