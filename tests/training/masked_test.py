@@ -79,6 +79,15 @@ def test_mask_tokens_masks_valid_ordinary_tokens_and_at_least_one(probability, m
     np.testing.assert_array_equal(masked.targets, INPUTS[rows, masked.positions])
 
 
+def test_mask_tokens_masks_nothing_of_special_tokens_alone():
+    inputs = jnp.full((2, 20), CLS)
+    mask = jnp.arange(20)[None] < jnp.array([[7], [0]])
+    keys = jax.random.split(jax.random.key(0), 2)
+    masked = jax.jit(make_objective().mask_tokens)(inputs, mask, keys)
+    np.testing.assert_array_equal(masked.inputs, inputs)
+    assert not masked.weights.any()
+
+
 def test_mask_tokens_hides_the_same_with_and_without_padding():
     """The share is 28.5 tokens, which float32 and float64 round to other numbers."""
     inputs = jnp.full((1, 256), 7)
