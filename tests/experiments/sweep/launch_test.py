@@ -114,7 +114,7 @@ TRAIN = f"""
 import pathlib, time
 folder = pathlib.Path(workdir)
 (folder / "config.json").write_text('{{"train": {{"num_steps": 20}}}}')
-(folder / "metrics.jsonl").write_text('{{"step": 5}}\\n{{"st')
+(folder / "metrics.jsonl").write_text('{{"step": 2}}\\n{{"step": 5}}\\n{{"st')
 time.sleep(0.6)
 {FINISH}
 """
@@ -298,8 +298,11 @@ job.finish()
 
 
 def test_job_leaves_a_run_alone_that_another_process_trains(tmp_path):
+    (tmp_path / "failed.txt").write_text("status 1: it was tried again by hand")
     with lock_workdir(tmp_path):
         assert find_state(tmp_path) == "running"
+    (tmp_path / "failed.txt").unlink()
+    with lock_workdir(tmp_path):
         SlurmJob(stub("a").command(tmp_path), tmp_path)()
     assert find_state(tmp_path) == "waiting"
 
