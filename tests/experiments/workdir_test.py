@@ -108,6 +108,17 @@ def test_check_workdir_takes_what_has_moved_or_changes_no_number(workdir):
     check_workdir(workdir, make_config(**(BERT | changes)))
 
 
+def test_check_workdir_takes_epochs_whose_steps_the_run_has_counted(tmp_path):
+    workdir = epath.Path(tmp_path)
+    config = make_config(train__num_epochs=2.0, train__num_steps=6_000)
+    write_json(workdir / CONFIG_FILE, config.to_mapping())
+    check_workdir(workdir, make_config(train__num_epochs=2.0, train__num_steps=0))
+    with pytest.raises(
+        ConfigError, match=r"train\.num_epochs is 2\.0 there, 3\.0 here"
+    ):
+        check_workdir(workdir, make_config(train__num_epochs=3.0, train__num_steps=0))
+
+
 def test_check_workdir_takes_a_sweeps_config_whose_classes_the_run_has_found(tmp_path):
     workdir = epath.Path(tmp_path)
     config = make_config(task="labelled_texts", task__labels="ham,spam")
