@@ -84,6 +84,18 @@ def test_load_config_knows_each_time_that_an_import_registers(tmp_path, monkeypa
         assert config.load == [str(file)]
 
 
+def test_load_config_adds_modules_to_those_that_a_file_names(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from configs.listops import get_config as listops\n"
+        "def get_config(words=''):\n"
+        "    config = listops(words)\n"
+        "    config.load = ('package.first',)\n"
+        "    return config\n"
+    )
+    config = load_config(f"{tmp_path}/mine.py", load=("package.second",))
+    assert config.load == ["package.first", "package.second"]
+
+
 def test_another_objective_drops_the_options_of_the_file():
     file = f"{ROOT}/configs/text.py:identity,modern"
     changes = {"objective.name": "classification"}

@@ -144,19 +144,28 @@ def test_load_draws_pictures_on_all_cores_unless_told_otherwise(tmp_path, monkey
         config = make_config("nystrom,quick", "pathfinder", **options, **changes)
         splits = Experiment(config).load()
         assert [x.num_examples for x in splits.values()] == [16, 2, 2]
+        assert Experiment(config).task.folder(tmp_path).exists()
     assert num_workers == [num_cores(), 1]
 
 
-def test_with_num_steps_counts_whole_batches():
+def of_epochs(num_epochs):
+    """An experiment of so many epochs with batches of eight."""
     config = make_config(
-        train__num_epochs=2.5,
+        train__num_epochs=num_epochs,
         train__batch_size=8,
         train__num_steps=0,
         optimizer__warmup_steps=1,
     )
-    experiment = Experiment(config)
-    # 43 examples are 5 batches an epoch.
-    assert experiment.with_num_steps(43).config.train.num_steps == 12
+    return Experiment(config)
+
+
+def test_with_num_steps_counts_whole_batches():
+    """43 examples are 5 batches an epoch."""
+    for num_epochs, num_steps in ((2.5, 12), (1.9, 10), (0.05, 1)):
+        counted = of_epochs(num_epochs).with_num_steps(43)
+        assert counted.config.train.num_steps == num_steps
+    experiment = of_epochs(2.5)
+    experiment.with_num_steps(43)
     assert experiment.config.train.num_steps == 0  # It is that of all sizes.
     with pytest.raises(ConfigError, match="batch_size=8 is over the 7 training"):
         experiment.with_num_steps(7)
@@ -175,6 +184,8 @@ def test_fraction_exact_counts_texts_no_longer_than_the_landmarks():
     assert Experiment(make_config("softmax")).fraction_exact(texts) is None
     padded = {"attention__num_landmarks": 4, "attention__landmark_padding": "count"}
     assert Experiment(make_config(**padded)).fraction_exact(texts) == 0
+    padded["attention__num_landmarks"] = 2_000
+    assert Experiment(make_config(**padded)).fraction_exact(texts) == 1
 
 
 def test_fraction_exact_counts_no_token_that_is_ignored():
@@ -186,6 +197,11 @@ def test_fraction_exact_counts_no_token_that_is_ignored():
     for arg, expected in (("nystrom", 2 / 3), ("nystrom,all_pixels", 0)):
         config = make_config(arg, "image", attention__num_landmarks=4)
         assert Experiment(config).fraction_exact(split) == expected
+
+    # No text has the id 2, and what is behind a text is no token of it.
+    texts = texts_of_lengths(3, 4, 5, 9)
+    config = make_config("nystrom", attention__num_landmarks=4, model__ignore_id=2)
+    assert Experiment(config).fraction_exact(texts) == 0.5
 
 
 def test_fraction_exact_is_that_of_the_layer_with_the_fewest_landmarks():

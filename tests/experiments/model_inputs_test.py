@@ -27,6 +27,21 @@ def test_prepare_inputs_pads_token_ids():
     assert not tokens[:, 9:].any()
 
 
+class Tensor:
+    """An array of another library, whose dtypes have no kind."""
+
+    dtype = "torch.int64"
+
+    def __array__(self, dtype=None, copy=None):
+        return np.full((2, 9), 7)
+
+
+def test_prepare_inputs_takes_arrays_of_other_libraries():
+    tokens, _ = prepare_inputs(LISTOPS, Tensor(), [9, 4])
+    expected_tokens, _ = prepare_inputs(LISTOPS, np.asarray(Tensor()), [9, 4])
+    np.testing.assert_array_equal(tokens, expected_tokens)
+
+
 def test_prepare_inputs_takes_one_text_without_a_list():
     tokens, _ = prepare_inputs(LISTOPS, np.array(TEXTS[0]))
     np.testing.assert_array_equal(tokens, prepare_inputs(LISTOPS, TEXTS[:1])[0])

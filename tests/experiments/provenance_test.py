@@ -10,6 +10,7 @@ import sys
 import jax
 import pytest
 
+from nystromformer.experiments import provenance
 from nystromformer.experiments.provenance import collect, commit, hide_folders
 from tests.commands import ROOT
 
@@ -79,4 +80,10 @@ def test_commit_is_the_head_and_says_whether_files_differ(monkeypatch):
     monkeypatch.setenv("GIT_TRACE", "1")  # Git then writes to stderr, too.
     assert commit() == head
     monkeypatch.setenv("PATH", "")
+    assert commit() is None
+
+
+def test_commit_is_not_that_of_a_project_around_the_package(monkeypatch):
+    """As around an environment that lies in another checkout."""
+    monkeypatch.setattr(provenance, "ROOT", ROOT / "tests")
     assert commit() is None

@@ -15,7 +15,11 @@ from lra_tasks.errors import DataError
 from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.objectives import OBJECTIVES
 from nystromformer.factors import nystrom_factors, softmax_matrix
-from nystromformer.training.checkpoint import weights_sha256
+from nystromformer.training.checkpoint import (
+    load_weights,
+    save_weights,
+    weights_sha256,
+)
 from nystromformer.training.step import split_weights
 from tests.commands import ROOT
 from tests.small import prefixed, result_of, untrained
@@ -50,7 +54,8 @@ def test_load_run_has_the_weights_that_were_tested(workdir, run):
 def test_evaluate_says_where_a_split_is_not_the_runs(workdir, capsys):
     run = nystromformer.load_run(workdir)
     data_dir = workdir.parent / "data"
-    run.evaluate("test", data_dir)
+    for split in ("validation", "test"):
+        run.evaluate(split, data_dir)
     assert capsys.readouterr().err == ""
 
     run.result["data_sha256"]["test"] = "another"
@@ -228,6 +233,16 @@ def test_load_run_rejects_best_weights_of_another_seed(workdir, tmp_path):
     message = r"best is of another run than config\.json .*: train\.seed is 0 there, 1"
     with pytest.raises(CheckpointError, match=message):
         nystromformer.load_run(tmp_path)
+
+
+def test_load_run_takes_a_run_that_is_older_than_a_setting(workdir, run, tmp_path):
+    weights, settings = load_weights(workdir / "best", run.weights)
+    del settings["model.short_conv"]
+    save_weights(tmp_path / "best", weights, settings)
+    config = json.loads((workdir / "config.json").read_text())
+    del config["model"]["short_conv"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert nystromformer.load_run(tmp_path).config.model.short_conv == 0
 
 
 def test_load_run_finds_weights_that_a_kill_has_left_beside_their_place(

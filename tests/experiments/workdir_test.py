@@ -108,6 +108,17 @@ def test_check_workdir_takes_what_has_moved_or_changes_no_number(workdir):
     check_workdir(workdir, make_config(**(BERT | changes)))
 
 
+def test_check_workdir_takes_epochs_whose_steps_the_run_has_counted(tmp_path):
+    workdir = epath.Path(tmp_path)
+    config = make_config(train__num_epochs=2.0, train__num_steps=6_000)
+    write_json(workdir / CONFIG_FILE, config.to_mapping())
+    check_workdir(workdir, make_config(train__num_epochs=2.0, train__num_steps=0))
+    with pytest.raises(
+        ConfigError, match=r"train\.num_epochs is 2\.0 there, 3\.0 here"
+    ):
+        check_workdir(workdir, make_config(train__num_epochs=3.0, train__num_steps=0))
+
+
 def test_check_workdir_takes_a_sweeps_config_whose_classes_the_run_has_found(tmp_path):
     workdir = epath.Path(tmp_path)
     config = make_config(task="labelled_texts", task__labels="ham,spam")
@@ -120,7 +131,7 @@ def test_check_workdir_takes_a_sweeps_config_whose_classes_the_run_has_found(tmp
         check_workdir(workdir, changed)
 
 
-def test_check_workdir_rejects_another_source_of_the_same_name(tmp_path):
+def test_check_workdir_rejects_another_source_of_the_same_name(tmp_path, monkeypatch):
     """A copy of the source has its weights; a run of another seed has not."""
     sources = {}
     for folder, sha256 in (("seed0", "123"), ("copy", "123"), ("seed1", "456")):
@@ -135,6 +146,9 @@ def test_check_workdir_rejects_another_source_of_the_same_name(tmp_path):
     check_workdir(workdir, make_config(train__init_from=sources["copy"]))
     with pytest.raises(ConfigError, match=r"began with other weights: .*/seed1/bert"):
         check_workdir(workdir, make_config(train__init_from=sources["seed1"]))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"began with other weights: .*~/seed1/bert"):
+        check_workdir(workdir, make_config(train__init_from="~/seed1/bert"))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +257,9 @@ def test_is_locked_leaves_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["[x]", "[!x]", "lr=[1,2]", r"a\b", "a*", "a?"])
-def test_check_workdir_refuses_a_path_that_cannot_be_read_again(tmp_path, name):
+def test_check_workdir_refuses_a_path_that_cannot_be_read_again(
+    tmp_path, monkeypatch, name
+):
     for folder in (tmp_path / name, tmp_path / name / "run"):
         with pytest.raises(ConfigError, match="could not be read again: choose a path"):
             check_workdir(epath.Path(folder), make_config())
@@ -252,3 +268,6 @@ def test_check_workdir_refuses_a_path_that_cannot_be_read_again(tmp_path, name):
         with pytest.raises(ConfigError, match="could not be read again: choose a path"):
             check_workdir(epath.Path(folder), make_config())
         (folder / CONFIG_FILE).unlink()
+    monkeypatch.chdir(tmp_path / name)
+    with pytest.raises(ConfigError, match="could not be read again: choose a path"):
+        check_workdir(epath.Path("new"), make_config())

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from lra_tasks import subwords
-from lra_tasks.corpus import SENTENCE, make_examples, read_documents, split_of
+from lra_tasks.corpus import (
+    SENTENCE,
+    make_examples,
+    read_documents,
+    split_long,
+    split_of,
+)
 from lra_tasks.errors import DataError
 from lra_tasks.storage import Rows
 from tests.commands import ROOT
@@ -235,7 +241,8 @@ def test_sentences_keep_all_their_characters():
 
 
 def test_read_documents_between_blank_lines_or_whole(tmp_path):
-    write(tmp_path, {"b.txt": b"\n\nOne.\nTwo.\n \nThree."})
+    """Some programs begin a file with a mark of its encoding."""
+    write(tmp_path, {"b.txt": "\ufeff\n\nOne.\nTwo.\n \nThree.".encode()})
     assert list(read_documents(tmp_path / "b.txt", True)) == ["One.\nTwo.", "Three."]
     assert list(read_documents(tmp_path / "b.txt", False)) == ["One.\nTwo.\n \nThree."]
 
@@ -246,6 +253,8 @@ def test_split_of_gives_train_eight_tenths_and_the_others_one_each():
     assert sizes["train"] == pytest.approx(1_600, abs=72)
     assert sizes["validation"] == pytest.approx(200, abs=54)
     assert sizes["test"] == pytest.approx(200, abs=54)
+    by_seed = {tuple(split_of(f"{i}", seed) for i in range(50)) for seed in range(3)}
+    assert len(by_seed) == 3
 
 
 def test_the_recipe_for_wikipedia_writes_documents_between_blank_lines(tmp_path):
@@ -264,6 +273,12 @@ def test_the_recipe_for_wikipedia_writes_documents_between_blank_lines(tmp_path)
         ["One.", "Two."],
         ["One.", "Two.", "Three."],
     ]
+
+
+def test_a_sentence_that_is_too_long_is_divided_evenly():
+    sentence = list(range(10))
+    assert split_long(sentence, 10) == [sentence]
+    assert split_long(sentence, 4) == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
 
 
 @pytest.mark.parametrize("longest", [20, 60])

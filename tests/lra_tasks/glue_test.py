@@ -4,6 +4,7 @@ import re
 import sys
 import types
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -118,6 +119,13 @@ def test_mnli_alone_has_two_test_splits(tmp_path):
     *_, name_of_fourth = split_names.pop("mnli")
     assert name_of_fourth == "test_mismatched"
     assert {len(names) for names in split_names.values()} == {3}
+
+    # The data are made again if the file of either test split changes.
+    folders = {task.folder()}
+    for name in ("dev_matched", "dev_mismatched"):
+        write(tmp_path, {f"MNLI/{name}.tsv": tsv("MNLI", start=300, count=13)})
+        folders.add(replace(task).folder())
+    assert len(folders) == 3
 
 
 @pytest.mark.parametrize(("name", "is_left_out"), [("qqp", True), ("mrpc", False)])

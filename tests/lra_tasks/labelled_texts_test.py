@@ -49,11 +49,17 @@ def test_labelled_texts_draws_what_has_no_file(tmp_path):
     [
         (["spam", "ham"], ["ham", "spam"]),
         ([10, 9, 0], ["0", "9", "10"]),
+        # Each of many classes has many lines.
+        (range(25), [str(number) for number in range(25)]),
         (['"York, NY"', '" Rome"'], ["Rome", "York, NY"]),
     ],
 )
 def test_labelled_texts_finds_the_classes_of_train(tmp_path, labels, names):
-    lines = [f"text {i},{label}" for i in range(20) for label in labels]
+    lines = [
+        f"text {i} of {number},{label}"
+        for i in range(20)
+        for number, label in enumerate(labels)
+    ]
     write(tmp_path, {"train.csv": "\n".join(["text,label", *lines]).encode()})
     task = labelled(tmp_path)
     assert task.class_names == names
@@ -68,6 +74,8 @@ def test_labelled_texts_finds_the_classes_of_train(tmp_path, labels, names):
 def test_labelled_texts_takes_classes_in_the_order_that_is_given(tmp_path):
     write(tmp_path, {"train.csv": TRAIN})
     assert labelled(tmp_path, labels="spam, ham").class_names == ["spam", "ham"]
+    cities = labelled(tmp_path, labels='Rome, "York, NY"')
+    assert cities.class_names == ["Rome", "York, NY"]
     with pytest.raises(DataError, match="its labels are ham,spam, not spam,egg: corr"):
         labelled(tmp_path, labels="spam,egg").load("train", tmp_path / "data")
 
@@ -97,12 +105,18 @@ def test_labelled_texts_refuses_a_column_of_no_classes(tmp_path, lines, message)
         ({"max_length": 80, "num_bytes": 9}, None),
         ({"max_length": 72}, "cuts 29% of them, --config.task.max_length=96 would cut"),
         ({"max_length": 256}, "makes 80% of a batch padding, .*max_length=96 holds 95"),
-        ({"max_length": 256, "tokenizer": "byte"}, "makes 79% of a batch padding"),
+        # One text of 101 is cut.
+        ({"max_length": 128}, "makes 60% of a batch padding, .*max_length=96 holds 95"),
+        (
+            {"max_length": 256, "tokenizer": "byte"},
+            "makes 79% of a batch padding, .*max_length=104 holds 95",
+        ),
     ],
 )
 def test_labelled_texts_says_which_max_length_fits(tmp_path, capsys, options, advice):
-    """Of lengths 1 to 100 and one of 200."""
-    lines = [f"{'x' * n},{n % 2}" for n in (*range(1, 101), 200)]
+    """Of 1 to 100 bytes and one of 200; a letter of every second text has two."""
+    lines = [f"{'x' * n},1" for n in range(1, 100, 2)]
+    lines += [f"{'é' * n},0" for n in (*range(1, 51), 100)]
     write(tmp_path, {"train.csv": "\n".join(["text,label", *lines]).encode()})
     labelled(tmp_path, **options).load("train", tmp_path / "data")
     [line, *_] = capsys.readouterr().err.splitlines()

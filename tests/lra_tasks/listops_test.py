@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lra_tasks.errors import DataError
-from lra_tasks.listops import OPERATORS, VOCABULARY, ListOps
+from lra_tasks.listops import OPERATORS, VOCABULARY, ListOps, apply
 from tests.lra_tasks.archive_server import write
 from tests.lra_tasks.listops_cases import APPLY, value_of
 from tests.lra_tasks.splits import load_all
@@ -84,8 +84,13 @@ def test_options_of_the_generator_do_not_change_the_folder_of_released_files(tmp
     write(tmp_path, RELEASED)
     task = released_task(tmp_path)
     assert released_task(tmp_path, seed=1, **SIZES).folder() == task.folder()
-    other_data = (released_task(tmp_path / "other"), ListOps(), ListOps(seed=1))
-    assert len({each.folder() for each in (task, *other_data)}) == 4
+    other_data = (
+        released_task(tmp_path / "other"),
+        replace(task, max_length=65),
+        ListOps(),
+        ListOps(seed=1),
+    )
+    assert len({each.folder() for each in (task, *other_data)}) == 5
 
 
 def test_another_released_file_of_the_same_name_is_other_data(tmp_path):
@@ -326,6 +331,13 @@ def test_generate_keeps_its_limits_and_reaches_them(shortest, longest, max_lengt
     num_arguments = num_nodes - 1  # every node but the root
     assert np.all(2 * num_operators <= num_arguments)
     assert np.all(num_arguments <= 3 * num_operators)
+
+
+def test_an_operator_has_its_value_also_of_as_many_arguments_as_it_may_have():
+    """They sum to more than a byte holds."""
+    digits = np.arange(100, dtype=np.uint8) % 10
+    values = apply(np.arange(4), np.full(4, 100), np.tile(digits, 4))
+    assert values.tolist() == [APPLY[name](digits.tolist()) for name in OPERATORS]
 
 
 def test_generate_draws_no_expression_twice_and_ends_when_there_are_no_more():

@@ -164,6 +164,21 @@ def test_a_task_may_fill_one_array_again_and_again(
     assert split.labels.tolist() == [1, 0, 1, 0, 1]
 
 
+def test_a_task_may_fill_one_array_of_labels_again_and_again(tmp_path):
+    class Fills(Tags):
+        def make(self, data_dir, folder):
+            return {name: self.fill_again() for name in SPLITS}
+
+        def fill_again(self):
+            labels = np.zeros(2, np.int32)
+            for number in range(3):
+                labels[:] = number
+                yield [1, 2], labels
+
+    labels = Fills().load("train", tmp_path).labels
+    assert labels[:, :2].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
 def test_labels_may_be_truth_values(tmp_path):
     assert own_task(label=True).load("train", tmp_path).labels.tolist() == [1]
 

@@ -1,8 +1,10 @@
 """A user's own pictures in folders: which are read, and as what."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.ExifTags
 import PIL.Image
 import pytest
 import tensorflow_datasets as tfds
@@ -78,13 +80,33 @@ def test_what_is_transparent_is_white(folder):
     np.testing.assert_array_equal(inputs, 255)
 
 
+def test_a_picture_stands_as_its_camera_was_held(folder):
+    pixels = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    exif = PIL.Image.Exif()
+    exif[PIL.ExifTags.Base.Orientation] = 3  # upside down
+    path = folder / "dark/new.png"
+    PIL.Image.fromarray(pixels).save(path, exif=exif)
+    task = pictures(folder, size=4)
+    inputs, _ = task.encode([str(path)])
+    np.testing.assert_array_equal(task.decode(inputs[0]), pixels[::-1, ::-1])
+
+
+def test_pictures_come_in_the_order_of_their_names(folder, monkeypatch):
+    """A disk lists them in an order of its own."""
+    files = sorted(folder.rglob("*"))
+    monkeypatch.setattr(Path, "rglob", lambda *_: reversed(files))
+    assert pictures(folder).source_files() == [x for x in files if x.suffix]
+
+
 def test_pictures_may_have_folders_of_splits(folder, capsys):
+    """Some cameras write .PNG; macOS adds notes in ._0.png."""
     for name in ("train", "test"):
         (folder.parent / "new" / name).mkdir(parents=True)
+    (folder / "dark/._0.png").write_bytes(b"\0")
     folder.joinpath("dark").rename(folder.parent / "new/train/dark")
     folder.joinpath("light, bright").rename(folder.parent / "new/train/light")
     for label in ("dark", "light"):
-        save(folder.parent / "new/test" / label / "a.png", np.full((4, 4), len(label)))
+        save(folder.parent / "new/test" / label / "a.PNG", np.full((4, 4), len(label)))
     save(folder.parent / "new/stray.png", np.zeros((4, 4)))
     splits = load_all(pictures(folder.parent / "new", size=4), folder.parent / "data")
     assert [split.num_examples for split in splits] == [36, 4, 2]
@@ -128,6 +150,13 @@ def write_16_bits(folder):
     wide.save(folder / "dark/3.png")
 
 
+def name_class_in_test_alone(folder):
+    for label in ("dark", "light, bright"):
+        (folder / "train").mkdir(exist_ok=True)
+        folder.joinpath(label).rename(folder / "train" / label)
+    save(folder / "test/odd/a.png", np.zeros((4, 4)))
+
+
 def keep_one_class(folder):
     folder.joinpath("light, bright").rename(folder.parent / "elsewhere")
 
@@ -140,6 +169,7 @@ def keep_one_class(folder):
         (write_16_bits, {}, r"dark/3\.png has the mode I;16: save it with"),
         (keep_one_class, {}, "which has a folder of pictures .*; there is 'dark'"),
         (lambda folder: None, {"labels": "dark,light"}, "is in none of the classes"),
+        (name_class_in_test_alone, {}, "test/odd/a.png is in none of the classes"),
         (lambda folder: None, {"max_length": 9}, "max_length must be 1,024, all inten"),
     ],
 )

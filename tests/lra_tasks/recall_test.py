@@ -100,6 +100,15 @@ TEST_TEXTS = (
 )
 
 
+@pytest.mark.parametrize(
+    ("num_distractors", "dtype"), [(127, np.uint8), (128, np.uint16)]
+)
+def test_tokens_are_of_the_smallest_type_that_has_all_ids(num_distractors, dtype):
+    task = Recall(num_keys=64, num_values=64, num_distractors=num_distractors)
+    assert task.vocab_size == 129 + num_distractors
+    assert task.dtype is dtype
+
+
 def test_floors_of_one_query_by_hand():
     task = replace(ONE, max_length=7, num_pairs=3)
     floors = task.floors(split_of(task, TRAIN_TEXTS), split_of(task, TEST_TEXTS))

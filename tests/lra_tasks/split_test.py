@@ -104,20 +104,22 @@ def split_of(rows):
 
 def test_remove_overlap_leaves_evaluation_alone(capsys):
     splits = {
-        "train": split_of([[1, 2], [3], [4, 4], [1, 2, 0], [3, 5], [3, 5]]),
+        "train": split_of([[1, 2], [3], [4, 4], [1, 2, 0], [3, 5], [3, 5], [8]]),
         "validation": split_of([[3], [7], [4]]),
         "test": split_of([[7], [1, 2], [7]]),
+        "test_more": split_of([[8], [7]]),
     }
 
     parts = remove_overlap("toy", splits)
 
-    assert list(parts) == ["train", "validation", "test"]
-    # [1, 2] is in test and [3] in validation. [1, 2, 0] is neither: padding makes it
-    # look like [1, 2].
+    assert list(parts) == ["train", "validation", "test", "test_more"]
+    # [1, 2] is in test, [3] in validation and [8] in test_more. [1, 2, 0] is in none:
+    # padding makes it look like [1, 2].
     assert parts["train"].labels.tolist() == [2, 3, 4, 5]
     assert parts["train"].lengths.tolist() == [2, 3, 2, 2]
     assert parts["validation"].labels.tolist() == [0, 2]
     assert parts["test"] is splits["test"]
+    assert parts["test_more"] is splits["test_more"]
     first_line, second_line = capsys.readouterr().err.splitlines()
     assert "toy: 1 examples left out of validation" in first_line
-    assert "toy: 2 examples left out of train" in second_line
+    assert "toy: 3 examples left out of train" in second_line

@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from lra_tasks import subwords
 from lra_tasks.errors import DataError
@@ -76,6 +77,24 @@ def test_encode_takes_the_name_of_a_special_token_as_text(tmp_path):
         (ids,) = vocabulary.encode(["a [SEP] b"])
         assert not set(ids) & set(vocabulary.special)
         assert vocabulary.decode(np.array(ids)) == "a [SEP] b"
+
+
+def test_a_tokenizer_of_others_gives_the_ids_of_the_text_alone(tmp_path):
+    """Its file may cut, fill and frame a text, and leave out a number."""
+    ids = {name: i for i, name in enumerate([*SPECIAL, "one"])}
+    ids["two"] = 9
+    tokenizer: Any = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=8)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+
+    vocabulary = Vocabulary(str(tmp_path / "tokenizer.json"))
+
+    texts = ["one two one two one", "two"]
+    assert vocabulary.encode(texts) == [[5, 9, 5, 9, 5], [9]]
+    assert vocabulary.vocab_size == 10
 
 
 def test_a_vocabulary_that_uint16_cannot_number_is_refused(tmp_path):

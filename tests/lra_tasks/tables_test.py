@@ -18,13 +18,15 @@ def read(folder, name, content):
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize(("name", "separator"), [("a.tsv", "\t"), ("a.csv", ",")])
-def test_lines_end_as_on_every_system(tmp_path, name, separator, end):
+def test_lines_end_as_on_every_system(tmp_path, capsys, name, separator, end):
     lines = ["label\ttext", "ham\tone", "", "spam\ttwo"]
     content = end.join(lines).replace("\t", separator)
     expected = [("one",), ("two",)], [0, 1]
     assert read(tmp_path, name, content) == expected
     assert read(tmp_path, name, content + end) == expected
     assert read(tmp_path, name, "\ufeff" + content) == expected
+    # A blank line is none, and not one without its columns.
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -43,6 +45,15 @@ def test_a_quoted_text_keeps_its_line_ends(tmp_path, text):
     content = io.StringIO(newline="")
     csv.writer(content).writerows([["text", "label"], [text, "ham"]])
     assert read(tmp_path, "a.csv", content.getvalue()) == ([(text,)], [0])
+
+
+def test_a_text_of_a_csv_may_be_longer_than_python_takes_by_itself(tmp_path):
+    limit = csv.field_size_limit(2**17)
+    try:
+        text = "x" * (2**17 + 1)
+        assert read(tmp_path, "a.csv", f"text,label\n{text},ham") == ([(text,)], [0])
+    finally:
+        csv.field_size_limit(limit)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import runpy
 import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -161,6 +162,28 @@ def test_a_task_that_draws_its_data_draws_the_same_again(name, tmp_path):
     assert min(train.num_examples, validation.num_examples, test.num_examples) > 0
     assert all(0 <= floor <= 1 for floor in task.floors(train, test).values())
     assert hashes(task, tmp_path / "again") == hashes(task, tmp_path / "first")
+
+
+def test_folder_is_that_of_a_tokenizers_content_wherever_it_lies(tmp_path):
+    folders = []
+    for name, text in (("a", "one text"), ("b", "one text"), ("c", "other words")):
+        file = tmp_path / f"{name}.json"
+        subwords.train([text], 300, file)
+        folders.append(get_task("text", tokenizer=str(file)).folder())
+    assert folders[0] == folders[1] != folders[2]
+
+
+def test_folder_does_not_depend_on_the_order_in_which_files_are_found(
+    tmp_path, monkeypatch
+):
+    files = [tmp_path / f"basic_{name}.tsv" for name in ("train", "val", "test")]
+    for file in files:
+        file.write_text(file.name)
+    folders = set()
+    for found_files in (files, files[::-1]):
+        monkeypatch.setattr(Path, "glob", lambda *_, found=found_files: iter(found))
+        folders.add(get_task("listops", source_dir=str(tmp_path)).folder())
+    assert len(folders) == 1
 
 
 def test_folder_does_not_depend_on_the_number_of_workers():

@@ -168,9 +168,12 @@ def test_encode_keeps_the_white_space_of_papers():
     assert lengths.tolist() == [11, 9]
 
 
-def test_make_splits_refuses_an_incomplete_folder(tmp_path):
-    write(tmp_path, REVIEWS | {review_name("train", "pos", 3): None})
-    message = f"{tmp_path}.* is incomplete: train has 20 neg, 19 pos, not 20 of each"
+@pytest.mark.parametrize(
+    ("polarity", "counts"), [("pos", "20 neg, 19 pos"), ("neg", "19 neg, 20 pos")]
+)
+def test_make_splits_refuses_an_incomplete_folder(tmp_path, polarity, counts):
+    write(tmp_path, REVIEWS | {review_name("train", polarity, 3): None})
+    message = f"{tmp_path}.* is incomplete: train has {counts}, not 20 of each"
     with pytest.raises(DataError, match=message):
         TinyText().load("train", tmp_path)
     assert not list(tmp_path.rglob("*.json"))

@@ -87,6 +87,23 @@ def test_restore_notices_a_flipped_bit_in_any_file(workdir, tmp_path_factory):
     assert steps.count(10) >= 4
 
 
+def test_restore_notices_another_number_in_the_metadata(workdir):
+    file = workdir / "checkpoints/20/meta/metadata"
+    text = file.read_text()
+    assert str(20 / 7) in text
+    file.write_text(text.replace(str(20 / 7), str(21 / 7)))
+    assert_is_step(10, restore(workdir, LIKE))
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_restore_gives_a_random_key_of_its_own_kind(tmp_path, impl):
+    key = jax.random.key(3, impl=impl)
+    save_step(tmp_path, 5, key, None)
+    state, _ = restore(tmp_path, jax.eval_shape(lambda: key))
+    assert jax.random.key_impl(state) == jax.random.key_impl(key)
+    assert jax.random.bits(state) == jax.random.bits(key)
+
+
 @pytest.mark.parametrize("change", [{"more": LIKE["bias"]}, {"bias": LIKE["kernel"]}])
 def test_restore_raises_where_no_step_is_of_this_model(workdir, change):
     with pytest.raises(CheckpointError, match=r"no checkpoint .* of this model"):
@@ -267,6 +284,15 @@ def test_weights_of_another_model_are_told_by_their_first_array(
     with pytest.raises(CheckpointError) as caught:
         read_weights_file(file, like)
     assert str(caught.value) == f"{file} is of another model: {words}"
+
+
+def test_a_file_of_weights_has_numbers_that_lie_in_another_order(tmp_path):
+    """As a transposed array has them."""
+    weights = {"kernel": np.arange(6.0, dtype=np.float32).reshape(2, 3).T}
+    write_weights_file(tmp_path / "model.safetensors", weights)
+    like = {"kernel": jax.ShapeDtypeStruct((3, 2), jnp.float32)}
+    read = read_weights_file(tmp_path / "model.safetensors", like)
+    np.testing.assert_array_equal(read["kernel"], weights["kernel"])
 
 
 def test_weights_sha256_sees_names_shapes_dtypes_and_values():

@@ -14,3 +14,8 @@ def test_chunk_timer_aims_at_a_second_once_the_program_is_compiled(monkeypatch):
             clock += seconds
         sizes.append(timer.size)
     assert sizes == [1, 10, 10, 1, 64]
+
+    # A chunk that ends early, as at a checkpoint, has its own number of batches.
+    with timer.measure(6):
+        clock += 0.5
+    assert timer.size == 12

@@ -172,6 +172,16 @@ def test_chunk_of_features_has_them_as_they_are_and_is_cut_along_the_length(
     assert [batches.length for batches in by_length] == [2, 3]
 
 
+def test_chunk_has_room_for_the_rows_of_at_least_one_batch(monkeypatch):
+    """Batches of two examples have 6 bytes, and of two pairs 12."""
+    pairs = np.array([[0, 2], [2, 1], [1, 1]], np.int32)
+    monkeypatch.setattr(data, "MAX_CHUNK_BYTES", 30)
+    assert make_split().chunk_room(2) == 5
+    assert make_split(pairs).chunk_room(2) == 2
+    monkeypatch.setattr(data, "MAX_CHUNK_BYTES", 5)
+    assert make_split().chunk_room(2) == 1
+
+
 def test_chunk_has_both_rows_of_each_pair():
     pairs = np.array([[0, 2], [2, 1], [1, 1]], np.int32)
     chunk = make_split(pairs).chunk(np.array([[2, 1]]))

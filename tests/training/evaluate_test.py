@@ -112,6 +112,10 @@ def test_evaluate_of_fewer_examples_spreads_them_over_the_split(programs, test_s
     examples = [example for _, chunk in calls for example in chunk]
     assert examples == [0, 2, 5, 8, 11, 14, 17, 20, 23, 26]
 
+    watched, calls = watch(programs)
+    evaluate(watched, WEIGHTS, test_split, 8, length_buckets=7, max_examples=10)
+    assert sorted(example for _, chunk in calls for example in chunk) == examples
+
     all_of_them = evaluate(programs, WEIGHTS, test_split, 8, max_examples=30)
     assert all_of_them["examples"] == 29
 

@@ -62,20 +62,30 @@ def model():
     return make_model(nnx.Rngs(0))
 
 
-def test_mask_tokens_masks_valid_ordinary_tokens_and_at_least_one():
-    mlm = make_objective(mlm_probability=0.2, corruption="mask_only")
+@pytest.mark.parametrize(("probability", "most"), [(0.2, 8), (0.01, 1)])
+def test_mask_tokens_masks_valid_ordinary_tokens_and_at_least_one(probability, most):
+    mlm = make_objective(mlm_probability=probability, corruption="mask_only")
     keys = jax.random.split(jax.random.key(3), B)
     masked = jax.jit(mlm.mask_tokens)(INPUTS, VALID, keys)
-    assert masked.positions.shape == (B, 8)
+    assert masked.positions.shape == (B, most)
     is_changed = np.asarray(masked.inputs) != INPUTS
     is_ordinary = VALID & (INPUTS != CLS)
     assert not is_changed[~is_ordinary].any()
-    num_masked = np.maximum(np.round(0.2 * is_ordinary.sum(1)), 1)
+    num_masked = np.maximum(np.round(probability * is_ordinary.sum(1)), 1)
     np.testing.assert_array_equal(is_changed.sum(1), num_masked)
     np.testing.assert_array_equal(masked.weights.sum(1), num_masked)
     assert (np.asarray(masked.inputs)[is_changed] == MASK).all()
     rows = np.arange(B)[:, None]
     np.testing.assert_array_equal(masked.targets, INPUTS[rows, masked.positions])
+
+
+def test_mask_tokens_masks_nothing_of_special_tokens_alone():
+    inputs = jnp.full((2, 20), CLS)
+    mask = jnp.arange(20)[None] < jnp.array([[7], [0]])
+    keys = jax.random.split(jax.random.key(0), 2)
+    masked = jax.jit(make_objective().mask_tokens)(inputs, mask, keys)
+    np.testing.assert_array_equal(masked.inputs, inputs)
+    assert not masked.weights.any()
 
 
 def test_mask_tokens_hides_the_same_with_and_without_padding():

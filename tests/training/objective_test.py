@@ -66,11 +66,12 @@ def test_classification_ignores_a_filler_row_that_is_not_finite():
 
 
 def test_f1_is_the_harmonic_mean_of_precision_and_recall():
-    guesses = [1, 1, 0, 1, 0, 1, 1]
-    labels = [1, 0, 1, 1, 0, 0, 0]
+    """It is that of class 1, also of three classes."""
+    guesses = [1, 1, 0, 1, 2, 1, 1]
+    labels = [1, 0, 1, 1, 0, 2, 0]
     # The last row is a filler.
     weights = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0]
-    logits = np.eye(2)[guesses]
+    logits = np.eye(3)[guesses]
     objective = Classification(select="f1")
 
     first = totals_of(logits[:3], labels[:3], weights[:3], objective)

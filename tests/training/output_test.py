@@ -10,7 +10,7 @@ from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 
 from nystromformer.errors import ConfigError
 from nystromformer.training import output
-from nystromformer.training.output import MetricsWriter, Progress
+from nystromformer.training.output import Bar, MetricsWriter, Progress, say, write_text
 
 
 def read_rows(workdir):
@@ -34,6 +34,7 @@ def test_metrics_writer_drops_rows_after_the_checkpoint(
         (2, "validation", 0.7),
         (4, "train", 0.1),
         (4, "validation", 1 / 3),
+        (4, "test", 0.4),
         (5, "train", 0.6),
         (5, "test", 0.7),
     ]
@@ -60,6 +61,34 @@ def test_metrics_writer_names_a_file_with_a_damaged_line(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("\0\0\n")
     with pytest.raises(ConfigError, match=rf"{tmp_path}/metrics\.jsonl cannot be used"):
         MetricsWriter(tmp_path)
+
+
+def test_write_text_leaves_the_old_file_whole_to_whoever_reads_it(tmp_path):
+    path = tmp_path / "result.json"
+    write_text(path, "old")
+    with path.open() as reader:
+        write_text(path, "new")
+        assert reader.read() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_say_keeps_no_line_back(monkeypatch):
+    """A log is read while a run goes on."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written))
+    say("step 5")
+    assert written.getvalue() == b"step 5\n"
+
+
+def test_the_speed_of_a_run_is_the_median_of_its_rows(tmp_path):
+    """A chunk now and then is slow, as another program runs beside it."""
+    writer = MetricsWriter(tmp_path)
+    for step, speed in enumerate((500.0, 10.0, 520.0)):
+        writer.write(step, "train", {"loss": 0.5, "examples_per_second": speed})
+    writer.write(3, "validation", {"loss": 0.5})
+    writer.close()
+    assert writer.median("examples_per_second") == 500
 
 
 def test_metrics_writer_adds_to_the_file_and_copies_no_row(tmp_path):
@@ -137,6 +166,16 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds(capsys, monkeyp
     assert "11/30" in line
     assert "loss 0.25  1,234 examples/s" in line
     assert "00:38" in line
+
+
+def test_a_bar_without_a_terminal_shows_what_is_urgent_at_once(capsys):
+    bar = Bar(0, 4, seconds_per_line=3600.0)
+    bar.show(1, "first")
+    bar.show(2, "second", at_once=True)
+    bar.close()
+    [line] = capsys.readouterr().out.splitlines()
+    assert "2/4" in line
+    assert "second" in line
 
 
 class Terminal(io.StringIO):

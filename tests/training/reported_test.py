@@ -12,7 +12,11 @@ import pytest
 
 from nystromformer.errors import Interrupted
 from nystromformer.training import chunk_timer, loop
-from nystromformer.training.checkpoint import load_weights
+from nystromformer.training.checkpoint import (
+    load_weights,
+    save_weights,
+    weights_sha256,
+)
 from nystromformer.training.data import HostSplit
 from nystromformer.training.evaluate import evaluate
 from nystromformer.training.loop import Run, train
@@ -190,6 +194,19 @@ def test_the_weights_that_were_best_are_tested_not_the_last(start, splits):
     assert metrics == evaluate(run.programs, best_weights, test, BATCH)
     metrics_of_last = evaluate(run.programs, run.state.weights, test, BATCH)
     assert metrics_of_last["accuracy"] > metrics["accuracy"]
+
+
+def test_the_weights_that_were_tested_take_the_place_of_those_of_a_killed_session(
+    start,
+):
+    """It was killed after it had written newer ones."""
+    run = start()
+    train(run)
+    save_weights(run.workdir / "best", jax.tree.map(lambda x: x + 1, run.best))
+    resumed = start()
+    outcome = train(resumed)
+    best_weights, _ = load_weights(run.workdir / "best", run.state.weights)
+    assert weights_sha256(best_weights) == outcome["params_sha256"]
 
 
 def test_a_validation_is_of_its_split_by_the_weights_of_its_step(start, splits, capsys):

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from nystromformer.errors import CheckpointError, Interrupted, NotFiniteError
-from nystromformer.training import loop
+from nystromformer.training import chunk_timer, loop, seeds
 from nystromformer.training.checkpoint import load_weights, saved_steps
 from nystromformer.training.data import train_example_ids
 from nystromformer.training.loop import train
@@ -18,7 +18,12 @@ from nystromformer.training.objective import Classification
 from nystromformer.training.output import Progress
 from nystromformer.training.seeds import find_common_step, open_runs, train_seeds
 from tests.tolerance import TOLERANCE, assert_close_rows, relative_error
-from tests.training.conftest import CLASSIFICATION, BagOfTokens, flip_a_bit
+from tests.training.conftest import (
+    CLASSIFICATION,
+    BagOfTokens,
+    flip_a_bit,
+    with_functions,
+)
 from tests.training.metrics_file import rows_of
 
 SEEDS = (3, 5, 8)
@@ -94,6 +99,35 @@ def test_seeds_write_the_examples_per_second_of_one_and_show_those_of_all(togeth
         lines = (together.folder / f"{seed}/metrics.jsonl").read_text().splitlines()
         rates = [json.loads(line).get("examples_per_second") for line in lines]
         assert {3 * rate for rate in rates if rate} <= set(together.shown)
+
+
+def test_seeds_count_the_examples_of_one_and_the_seconds_of_all_their_sessions(
+    open_seeds, tmp_path, monkeypatch
+):
+    """A chunk has one step, as it lasts two seconds."""
+    clock = SimpleNamespace(now=0.0)
+    time = SimpleNamespace(monotonic=lambda: clock.now)
+    for module in (chunk_timer, seeds):
+        monkeypatch.setattr(module, "time", time)
+
+    def open_slow_seeds():
+        runs = open_seeds(tmp_path)
+        programs = runs[0].programs
+
+        def train_slowly(states, chunks):
+            clock.now += 2.0
+            return programs.train_chunks(states, chunks)
+
+        runs[0].programs = with_functions(programs, train_chunks=train_slowly)
+        return runs
+
+    runs = open_slow_seeds()
+    with pytest.raises(Interrupted):
+        train_seeds(runs, lambda: signal.SIGTERM if runs[0].step >= 13 else 0)
+    clock.now += 1e6
+    outcomes = train_seeds(open_slow_seeds())
+    assert [outcome["wall_seconds"] for outcome in outcomes] == [40 * 2.0] * len(SEEDS)
+    assert {outcome["examples_per_second"] for outcome in outcomes} == {8 / 2.0}
 
 
 def assert_same_bits(folder, outcomes, together):

@@ -270,6 +270,12 @@ def test_landmarks_that_save_nothing_are_not_advised():
     swaps = swaps._replace(advice=swaps.advice._replace(landmarks=(EXACT, 16) * 2))
     most = "16 landmarks, the most below half of the 128 tokens,"
     assert f"**layer 2** can not: {most} are not enough, keep" in describe_advice(swaps)
+    # Of 64 landmarks another kind would not be better.
+    table = swaps.table.copy()
+    is_16 = (table["num_landmarks"] == 16) & (table["kind"] == "k-means")
+    table.loc[is_16, "difference"] = -0.02
+    text = describe_advice(swaps._replace(table=table))
+    assert "exchanged for 16 landmarks the accuracy changes by -2.00 ± 0.30" in text
     nothing = swaps._replace(advice=swaps.advice._replace(landmarks=(EXACT,) * 4))
     assert describe_advice(nothing._replace(num_tokens=32)) == (
         "**Keep exact attention**: 16 landmarks are half of the 32 tokens of the "

@@ -150,6 +150,47 @@ def test_measure_swaps_has_every_group(run, meters, splits, monkeypatch, capsys)
     assert "one layer exchanged" in titles
 
 
+class CostMeter:
+    """A model that is as much worse as the exchanged layers and the kind cost."""
+
+    cost_of_layer = (0.3, 0.1)
+
+    def __init__(self, run, counts, kind):
+        self.cost_of_kind = [*swap.KINDS].index(kind) / 64
+
+    def measure(self, examples, landmarks):
+        cost = self.cost_of_kind if any(landmarks) else 0.0
+        for cost_of_layer, count in zip(self.cost_of_layer, landmarks, strict=True):
+            cost += cost_of_layer if count != EXACT else 0.0
+        ones = np.ones(len(examples.labels))
+        rate = ExampleSums((1 - cost) * ones, ones)
+        loss = ExampleSums((1 + cost) * ones, ones)
+        return {"loss": loss, "accuracy": rate, "denoising_accuracy": rate}
+
+
+def test_measure_swaps_measures_each_kind_and_the_layers_in_the_order_of_their_costs(
+    run, splits, monkeypatch
+):
+    folders = []
+
+    def load(task, name, folder):
+        folders.append(folder)
+        return splits[name]
+
+    monkeypatch.setattr(type(run.task), "load", load)
+    monkeypatch.setattr(swap, "SwapMeter", CostMeter)
+    swaps = swap.measure_swaps(run, COUNTS, num_examples=5, data_dir="/moved")
+    assert folders == ["/moved"] * 2
+    by_kind = swaps.rows(swap.ALL_LAYERS).groupby("kind", sort=False)["difference"]
+    expected = -0.4 - np.arange(len(swap.KINDS)) / 64
+    np.testing.assert_allclose(by_kind.first(), expected)
+    assert swaps.rows(swap.ONE_LAYER)["difference"].tolist() == [-0.3, -0.1] * 2
+    assert swaps.rows(swap.BEST_LAYERS)["layers"].tolist() == ["1", "0 1"] * 2
+    # Of other rates only the exchange of all layers is told.
+    of_another_rate = swaps.table["metric"] == "denoising_accuracy"
+    assert set(swaps.table[of_another_rate]["group"]) == {swap.ALL_LAYERS}
+
+
 def test_landmarks_of_a_loaded_module_are_exchanged_too(monkeypatch):
     monkeypatch.setitem(LANDMARKS, "first_tokens", LANDMARKS["random"])
     kinds = swap.known_kinds()
@@ -157,9 +198,13 @@ def test_landmarks_of_a_loaded_module_are_exchanged_too(monkeypatch):
     assert kinds["first tokens"] == {"landmarks": "first_tokens"}
 
 
-def test_fewer_examples_than_a_split_has_are_drawn(splits):
-    drawn = swap._draw_examples(splits["validation"], 10)
-    assert len(set(np.asarray(drawn.example_ids).tolist())) == 10
+def test_fewer_examples_than_a_split_has_are_drawn_from_all_of_it(splits):
+    """A split may be sorted by class."""
+    drawn = swap._draw_examples(splits["validation"], 5)
+    ids = np.asarray(drawn.example_ids)
+    assert len(set(ids.tolist())) == 5
+    assert ids.min() < 6 < ids.max()
+    np.testing.assert_array_equal(drawn.labels, splits["validation"].labels[ids])
 
 
 @pytest.mark.parametrize(
@@ -184,6 +229,13 @@ def test_the_noise_of_a_difference_is_of_the_same_examples():
     assert difference == pytest.approx(-1 / 8)
     # One of eight is no surer than none.
     assert (noise, has_changed) == (3 / 8, False)
+
+    two_wrong = ExampleSums(np.array([0.0, 0, 0, 0, 1, 1, 0, 1]), np.ones(8))
+    assert swap._difference(two_wrong, exact, True) == (-2 / 8, 3 / 8, False)
+    # One that changes by much is known worse than by the rule of three.
+    one_far = ExampleSums(exact.sums - 8 * (np.arange(8) == 0), np.ones(8))
+    difference = swap._difference(one_far, exact, True)
+    assert difference.noise == pytest.approx(2 * np.sqrt(7 / 8))
 
     all_wrong = ExampleSums(np.zeros(8), np.ones(8))
     difference, noise, has_changed = swap._difference(all_wrong, exact, True)
@@ -276,7 +328,7 @@ def test_only_exact_attention_is_exchanged(arg, by_layer, is_exact):
     ("result", "floor"),
     [
         # Two binomial standard deviations of 2,100 examples are 0.02.
-        ({"floors": {"rule": 0.3}, "test_accuracy": 0.319}, 0.3),
+        ({"floors": {"rule": 0.3, "other": 0.1}, "test_accuracy": 0.319}, 0.3),
         ({"floors": {"rule": 0.3, "other": 0.1}, "test_accuracy": 0.321}, None),
         ({"floors": {}, "test_accuracy": 0.1}, None),
         (None, None),
@@ -290,3 +342,11 @@ def test_a_floor_is_named_where_the_whole_test_is_within_chance_of_it(
         result["test_examples"] = 2_100
     tested = TrainedRun(run.experiment, run.weights, result)
     assert swap._floor_within_chance(tested) == floor
+
+
+def test_a_floor_of_a_loss_is_not_named(run, monkeypatch):
+    """Its deviation over the test is not known."""
+    monkeypatch.setattr(run.experiment.objective, "higher_is_better", False)
+    result = {"floors": {"rule": 2.3}, "test_accuracy": 2.2, "test_examples": 2_100}
+    tested = TrainedRun(run.experiment, run.weights, result)
+    assert swap._floor_within_chance(tested) is None

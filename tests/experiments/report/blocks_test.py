@@ -40,15 +40,22 @@ def test_describe_says_of_which_commit_a_run_without_a_result_is(three):
     three.add("identity,quick", steps=())  # planned
     parts = "Commit: c0ffee (3: nystrom, softmax); not recorded (1: linear)."
     assert parts in describe(three.read())
-    sessions = [{"commit": 40 * "a", "device": "CPU, 2 cores"}]
     weights = {"kernel": np.zeros(3)}
-    checkpoint.save_step(stopped, 50, weights, {"sessions": sessions})
+    for step, letter in ((9, "b"), (50, "a")):
+        sessions = [{"commit": 40 * letter, "device": "CPU, 2 cores"}]
+        checkpoint.save_step(stopped, step, weights, {"sessions": sessions})
     damaged = stopped / "checkpoints/100/meta"
     damaged.mkdir(parents=True)
     (damaged / "metadata").write_text('{"meta": {"sess')
     text = describe(three.read())
     assert "c0ffee (3: nystrom, softmax); aaaaaaaaa (1: linear)" in text
     assert "Device: CPU, 2 cores." in text
+
+
+def test_describe_says_the_preset_that_sets_of_glue_share(runs):
+    for subset in ("mrpc", "qnli"):
+        runs.add(f"linear,quick,{subset}", 0.5, task="glue")
+    assert "All have preset=quick. " in describe(runs.read())
 
 
 def test_describe_says_what_all_runs_share_without_the_path_of_a_folder(runs):

@@ -226,11 +226,25 @@ def test_draw_by_cost_names_a_group_alike_in_all_panels(runs):
 
 
 def test_draw_by_cost_joins_the_points_of_an_attention(runs):
-    add_costs(runs, "softmax,quick", 0.5, 100.0, 1, model__num_layers=1)
+    """They are joined by their costs, whatever the order of their names."""
+    add_costs(runs, "softmax,quick", 0.5, 300.0, 1, model__num_layers=1)
     add_costs(runs, "nystrom,quick", 0.5, 100.0, 1, model__num_layers=1)
     add_costs(runs, "softmax,quick", 0.5, 200.0, 1, model__num_layers=2)
     add_costs(runs, "nystrom,quick", 0.5, 200.0, 1, model__num_layers=2)
-    assert speeds(runs.read()) == [[100, 200], [100, 200]]
+    assert speeds(runs.read()) == [[100, 200], [200, 300]]
+
+
+def test_draw_by_cost_has_bars_of_the_seeds_or_of_the_examples_of_one(runs):
+    """Of 2,000 examples a half is known to 100 √(0.25 / 2,000) points."""
+    for seed, test in ((0, 0.4), (1, 0.6)):
+        add_costs(runs, "nystrom,quick", test, 100.0, 1, seed=seed)
+    add_costs(runs, "softmax,quick", 0.5, 200.0, 1)
+    axes = draw_by_cost(runs.read(), COST_AXES["speed"]).axes[0]
+    half_heights = []
+    for _, _, [bars] in axes.containers:
+        [[(_, low), (_, high)]] = bars.get_segments()
+        half_heights.append((high - low) / 2)
+    assert half_heights == pytest.approx([200**0.5, 1.118034])
 
 
 def test_draw_by_cost_has_a_panel_for_each_task_option_and_device(runs):
@@ -250,7 +264,8 @@ def test_draw_by_cost_has_a_panel_of_runs_whose_device_is_not_known(runs):
 
 
 def test_draw_by_cost_is_none_for_a_single_setting(runs):
-    add_costs(runs, "softmax,quick", 0.5, 100.0, 1)
+    for seed in (0, 1):
+        add_costs(runs, "softmax,quick", 0.5, 100.0, 1, seed=seed)
     assert draw_by_cost(runs.read(), COST_AXES["speed"]) is None
 
 

@@ -128,10 +128,17 @@ def test_make_frame_names_an_attentions_options_in_all_tasks_if_in_one(runs):
     ]
 
 
-def test_make_frame_names_presets_where_there_are_several(runs):
+def test_make_frame_names_presets_where_a_task_has_several(runs):
     runs.add("nystrom,quick")
+    runs.add("nystrom", task="image")
+    assert labels(runs) == labels(runs, "image") == ["nystrom"]
     runs.add("nystrom")
     assert labels(runs) == ["nystrom, preset=paper", "nystrom, preset=quick"]
+    # Options that differ in one preset are not named in the other.
+    runs.add("nystrom,quick", attention__num_landmarks=8)
+    paper, *quick = labels(runs)
+    assert paper == "nystrom, preset=paper"
+    assert len(quick) == sum("num_landmarks=" in label for label in quick) == 2
 
 
 def test_make_frame_takes_sources_of_ones_own_seed_for_one(runs):
@@ -159,6 +166,13 @@ def test_make_frame_names_folders_of_other_texts(runs):
     assert labels(runs, "labelled_texts") == [
         f"{SOFTMAX}, source_dir={name}" for name in ("reviews", "spam")
     ]
+
+
+def test_make_frame_takes_a_tokenizer_for_the_same_where_its_folder_has_moved(runs):
+    for seed, folder in enumerate(("/here", "/there")):
+        file = f"{folder}/tokenizer.json"
+        runs.add("linear,quick", task="text", seed=seed, task__tokenizer=file)
+    assert labels(runs, "text") == ["linear"]
 
 
 def test_make_frame_tells_equal_runs_of_two_folders_apart(runs, tmp_path):

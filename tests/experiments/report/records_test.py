@@ -23,7 +23,9 @@ def test_read_records_leaves_out_imported_weights(runs):
 
 
 def test_read_records_reads_what_it_has_written(three, tmp_path):
+    """A text may have what other programs take for the end of a line."""
     three.add("softmax,quick")
+    three.add("linear,quick", 0.5, result={"command": "python 'a\u2028b'"})
     records = read_records([three.folder])
     packed = tmp_path / "packed"
     packed.mkdir()

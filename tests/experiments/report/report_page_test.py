@@ -80,6 +80,8 @@ def test_write_report_counts_the_runs_that_have_failed_and_says_why(three, tmp_p
         workdir = three.add("softmax,quick", seed=seed, steps=())
         (workdir / "failed.txt").write_text("status 2: error: no data.")
     three.add("softmax,quick", seed=7)
+    # This run has failed once, and was finished by hand.
+    (three.folder / "00/failed.txt").write_text("status 1: killed")
     out = tmp_path / "out"
     name = f"{three.folder.name}/03"
     counts = f"3 of 6 runs are finished, 2 failed; {name}: status 2: error: no data"
@@ -95,8 +97,11 @@ def test_write_report_replaces_its_own_blocks_and_no_other_folder(three, tmp_pat
     out = tmp_path / "out"
     write_report([three.folder], out)
     (out / "README.md").write_text(PAGE.format(runs="*"))
-    three.add("linear,quick", 0.5)
+    other_rate = {"other_floors": {"sop_accuracy": {}}, "test_sop_accuracy": 0.7}
+    three.add("linear,quick", 0.5, result=other_rate)
     write_report([three.folder, out], out)
+    scores = pd.read_csv(out / "scores.csv").set_index(["label", "metric"])["mean"]
+    assert scores["linear"].to_dict() == {"accuracy": 50, "sop_accuracy": 70}
     with pytest.raises(ConfigError, match="records of 4 other runs, the first"):
         write_report([three.folder / "03"], out)
     text = read_page(out)

@@ -37,6 +37,20 @@ def test_make_frame_counts_what_a_sweep_has_planned(runs):
     assert list(frame["step"]) == [100, 0]
 
 
+def test_make_frame_expects_of_a_new_run_the_metric_of_its_objective(runs):
+    """A model of masked tokens is trained on the same task."""
+    masked = runs.add("nystrom,quick")
+    set_settings(masked, {"objective.name": "mlm"})
+    result = {"metric": "loss", "test_loss": 2.0}
+    finished = runs.add("softmax,quick", 0.5, result=result)
+    set_settings(finished, {"objective.name": "mlm"})
+    runs.add("linear,quick", 0.5)
+    runs.add("linear,quick", seed=1)
+    frame = runs.read()
+    assert list(frame["attention"]) == ["nystrom", "softmax", "linear", "linear"]
+    assert list(frame["metric"]) == ["loss", "loss", "accuracy", "accuracy"]
+
+
 def test_make_frame_takes_a_setting_that_a_run_lacks_for_its_default(runs):
     old = runs.add("nystrom,quick", 0.5)
     runs.add("nystrom,quick", 0.5, seed=1)

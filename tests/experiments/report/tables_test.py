@@ -37,6 +37,13 @@ def test_score_table_says_how_far_unfinished_runs_are(runs):
     assert rows["floor: root operator"][COLUMN] == "25.00"
 
 
+def test_score_table_takes_the_steps_of_epochs_from_a_run_that_has_counted_them(runs):
+    for seed, num_steps, steps in ((0, 4000, (50,)), (1, 0, ())):
+        changes = {"train__num_epochs": 4.0, "train__num_steps": num_steps}
+        runs.add("nystrom,quick", seed=seed, steps=steps, **changes)
+    assert scores(runs)["nystrom"][COLUMN] == "— (0 of 2; 50, 0 of 4,000 steps)"
+
+
 def test_score_table_shows_a_metric_that_is_no_rate_as_it_is(runs):
     result = {"metric": "nll", "test_nll": 2.006, "floors": {"rule": 0.5}}
     runs.add("nystrom,quick", 0.1, result=result)
@@ -114,6 +121,14 @@ def test_score_table_averages_rows_that_have_all_tasks(runs):
     assert averages[f"softmax, preset=paper, {DROPOUT}"] == DASH
 
 
+def test_score_table_averages_no_tasks_with_several_options(runs):
+    for task in LRA:
+        runs.add("linear", 0.5, task=task)
+    assert scores(runs)["linear"]["average accuracy, %"] == "50.00"
+    runs.add("linear", 0.1, task=LRA[0], task__max_length=900)
+    assert "average accuracy, %" not in scores(runs)["linear"]
+
+
 def test_paired_table_takes_runs_of_equal_test_data(runs):
     paper_data = {"data_sha256": {"test": "a"}}
     quick_data = {"data_sha256": {"test": "b"}}
@@ -126,7 +141,13 @@ def test_paired_table_takes_runs_of_equal_test_data(runs):
 
 
 def test_cost_table_averages_seeds_of_one_device(three):
-    half = {"examples_per_second": 503.0, "fraction_exact": 0.5}
+    half = {
+        "examples_per_second": 503.0,
+        "fraction_exact": 0.5,
+        # A run of two metrics counts once.
+        "other_floors": {"sop_accuracy": {}},
+        "test_sop_accuracy": 0.7,
+    }
     three.add("nystrom,quick", 0.5, seed=2, result=half)
     other = {"device": "1 × H200", "examples_per_second": 9e4, "compiled_bytes": 2**31}
     three.add("nystrom,quick", 0.5, seed=3, result=other)

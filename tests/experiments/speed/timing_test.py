@@ -106,7 +106,13 @@ def test_measure_goes_on_where_a_compiler_finds_that_memory_is_too_small():
     assert [len(row.seconds) for row in rows] == [0, 2]
 
 
-def test_measure_runs_nothing_that_needs_more_memory_than_a_machine_has():
+def test_measure_runs_nothing_that_needs_more_memory_than_a_machine_has(
+    tmp_path, monkeypatch
+):
+    """Its container may be allowed more than there is."""
+    path = tmp_path / "memory.max"
+    path.write_text(f"{2**62}\n")
+    monkeypatch.setattr(timing, "CONTAINER_LIMIT", path)
     large = program("large", AssertionError("it was run"))
     large.peak_bytes = 2**60
     rows = measure([large, program("small")], 2)
@@ -126,6 +132,14 @@ def test_measure_runs_nothing_that_needs_more_memory_than_its_container_has(
     large.peak_bytes = 1001
     rows = measure([small, large], 2)
     assert [len(row.seconds) for row in rows] == [2, num_rows]
+
+
+def test_measure_leaves_the_memory_of_a_gpu_to_the_gpu(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    large = program("large")
+    large.peak_bytes = 2**60  # more than this machine has
+    [row] = measure([large], 2)
+    assert len(row.seconds) == 2
 
 
 def test_measure_checks_after_the_first_run_and_after_all():
