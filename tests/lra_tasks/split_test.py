@@ -119,5 +119,5 @@ def test_remove_overlap_leaves_evaluation_alone(capsys):
     assert parts["validation"].labels.tolist() == [0, 2]
     assert parts["test"] is splits["test"]
     first_line, second_line = capsys.readouterr().err.splitlines()
-    assert "toy: 1 examples left out of validation" in first_line
+    assert "toy: 1 example left out of validation" in first_line
     assert "toy: 2 examples left out of train" in second_line
