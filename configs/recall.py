@@ -24,6 +24,14 @@ from configs.defaults import (
     train,
 )
 
+SIZE_8 = attention(
+    num_landmarks=8,
+    projection_dim=8,
+    num_features=8,
+    window=8,
+    block_size=8,
+    bucket_size=8,
+)
 SIZE_16 = attention(
     num_landmarks=16,
     projection_dim=16,
@@ -87,7 +95,7 @@ ONE_QUERY = {
     "task.num_test": 1_000,
     **objective(name="classification"),
     **model(pooling="last"),
-    **attention(num_landmarks=8),
+    **SIZE_8,
     **train(batch_size=64, num_steps=500, eval_every=100, checkpoint_every=500),
 }
 PRESETS = {"quick": QUICK, "medium": MEDIUM, "long": LONG, "one_query": ONE_QUERY}

@@ -30,22 +30,28 @@ from nystromformer.precision import at_least_float32
 from nystromformer.validation import check_kernel_size
 
 
+def check_squares(num_pixels: int, num_squares: int) -> None:
+    """Raises ValueError unless √S and √M are whole and √M divides √S."""
+    side = math.isqrt(num_pixels)
+    per_side = math.isqrt(num_squares)
+    is_whole = side**2 == num_pixels and per_side**2 == num_squares
+    if not is_whole or side % per_side > 0:
+        raise ValueError(
+            f"{num_squares} landmarks do not divide {num_pixels} pixels into squares: "
+            "both must be square numbers, and the root of one divide the other's, as "
+            "in 64 landmarks of 1024 pixels"
+        )
+
+
 def to_squares(x: jax.Array, num_squares: int) -> jax.Array:
     """Divides a picture [S, …] into M squares: [M, S/M, …], row by row.
 
     Raises:
       ValueError: if √M does not divide √S, or one of them is no whole number.
     """
-    side = math.isqrt(len(x))
+    check_squares(len(x), num_squares)
     per_side = math.isqrt(num_squares)
-    is_whole = side**2 == len(x) and per_side**2 == num_squares
-    if not is_whole or side % per_side > 0:
-        raise ValueError(
-            f"{num_squares} landmarks do not divide {len(x)} pixels into squares: both "
-            "must be square numbers, and the root of one divide the other's, as in 64 "
-            "landmarks of 1024 pixels"
-        )
-    size = side // per_side
+    size = math.isqrt(len(x)) // per_side
     # Rows of squares, rows in a square, columns of squares, columns in a square.
     picture = x.reshape(per_side, size, per_side, size, *x.shape[1:])
     return picture.swapaxes(1, 2).reshape(num_squares, size**2, *x.shape[1:])
@@ -120,12 +126,17 @@ class SquareNystrom(NystromAttention):
             conv_kernel_size says. 0: the kernel of that size along the sequence.
           **common: the options of `NystromAttention`, and the arguments of every
             attention.
+
+        Raises:
+          ValueError: an invalid value, and squares that max_length does not have.
         """
         check_kernel_size("conv_2d", conv_2d)
         arguments: dict[str, Any] = {**common}
         if conv_2d > 0:
             arguments["conv_kernel_size"] = conv_2d**2
         super().__init__(landmarks=landmarks, **arguments)
+        if landmarks == "squares":
+            check_squares(self.max_length, self.num_landmarks)
         self.conv_2d = conv_2d
 
     def attend(

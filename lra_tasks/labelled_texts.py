@@ -105,10 +105,11 @@ class LabelledTexts(TextTask, FoundClasses):
                 f"--config.task.max_length={_round_up(most)} would cut 5 % at most"
             )
         elif padding > MUCH_PADDING and _round_up(most) < self.max_length:
+            share_held = "95 % of" if longest > _round_up(most) else "all"
             text += (
                 f"; max_length={self.max_length} makes {padding:.0%} of a batch "
-                f"padding, --config.task.max_length={_round_up(most)} holds 95 % of "
-                "the texts in less time"
+                f"padding, --config.task.max_length={_round_up(most)} holds "
+                f"{share_held} the texts in less time"
             )
         return text
 

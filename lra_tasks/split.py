@@ -223,9 +223,10 @@ def remove_overlap(name: str, splits: Mapping[str, Split]) -> dict[str, Split]:
 
 def report_left_out(name: str, split_name: str, count: int) -> None:
     """Prints how many examples of a split are repeated in one for evaluation."""
+    examples = "1 example" if count == 1 else f"{count:,} examples"
     print(
-        f"{name}: {count:,} examples left out of {split_name}: repeated in a split "
-        "kept for evaluation",
+        f"{name}: {examples} left out of {split_name}: repeated in a split kept for "
+        "evaluation",
         file=sys.stderr,
     )
 

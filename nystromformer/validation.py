@@ -11,13 +11,18 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 
 def check_range(
-    name: str, value: float, least: float, most: float | None = None
+    name: str, value: float, least: float, most: float | None = None, cause: str = ""
 ) -> None:
-    """Raises ValueError unless least ≤ value ≤ most; NaN is outside."""
+    """Raises ValueError unless least ≤ value ≤ most; NaN is outside.
+
+    Args:
+      cause: for the message, the setting that `most` depends on.
+    """
     if not value >= least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
     if most is not None and not value <= most:
-        raise ValueError(f"{name} must be at most {most}, got {value}")
+        condition = f" for {cause}" if cause else ""
+        raise ValueError(f"{name} must be at most {most}{condition}, got {value}")
 
 
 def check_rate(name: str, value: float) -> None:

@@ -24,6 +24,7 @@ FILE = Path(__file__).with_name("presets.txt")
 CONFIGS = {name: importlib.import_module(f"configs.{name}") for name in TASKS}
 
 
+@functools.cache
 def resolve(task, words):
     """All settings of a config file with these words behind its colon, by flat keys."""
     groups = CONFIGS[task].get_config(words).to_dict()
@@ -85,11 +86,22 @@ def test_all_presets_and_plans_are_those_of_the_file():
     assert describe_all() == FILE.read_text().splitlines()
 
 
+@pytest.mark.parametrize(
+    "name", ["nystrom", "linformer", "longformer", "bigbird", "reformer"]
+)
+def test_no_preset_has_a_larger_size_than_its_sequences(name):
+    key = f"attention.{small.BUILT_IN_ATTENTIONS[name].size_option}"
+    for task in CONFIGS:
+        for words in preset_words(task):
+            settings = resolve(task, f"{name},{words}")
+            max_length = settings["task.max_length"] or settings["task.size"] ** 2
+            assert settings[key] <= max_length, f"{task}:{name},{words}"
+
+
 # Runs of quick_tasks that read all pixels, which was the default.
 ALL_PIXELS_RUNS = ("image-", "pathfinder-")
 # Until 1347df84 bigbird and reformer had a seed of their own.
 OPTIONS_OF_OLD_RECORDS = {"attention.seed"}
-settings_of = functools.cache(resolve)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +120,7 @@ def test_presets_have_the_settings_of_recorded_runs(folder):
         preset = record.pop("preset")
         if folder == "quick_tasks" and run["run"].startswith(ALL_PIXELS_RUNS):
             preset += ",all_pixels"
-        settings = settings_of(task_name, f"{attention_name},{preset}")
+        settings = resolve(task_name, f"{attention_name},{preset}")
         expected = settings | overrides
         for key, value in flatten_dict(record, sep=".").items():
             if key not in SETTINGS_WITHOUT_EFFECT | OPTIONS_OF_OLD_RECORDS:

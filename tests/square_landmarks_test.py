@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from nystromformer import factors
-from nystromformer.attention import ATTENTIONS, make_attention
+from nystromformer.attention import ATTENTIONS
 from nystromformer.landmarks import LANDMARKS
 from tests import paper
 from tests.attention.cases import make, normal, one_head
@@ -188,14 +187,11 @@ def test_segments_without_the_two_dimensions_are_the_librarys_nystrom():
 
 @pytest.mark.parametrize(("length", "count"), [(64, 9), (64, 8), (60, 4)])
 def test_lengths_that_make_no_squares_are_refused(length, count):
-    attention = make_attention(
-        "nystrom_square",
-        num_heads=N,
-        head_dim=H,
-        max_length=length,
-        rngs=nnx.Rngs(0),
-        num_landmarks=count,
-    )
-    pictures = random_pictures()[:, :, :length]
     with pytest.raises(ValueError, match=f"{count} landmarks do not divide {length}"):
-        attention(*pictures)
+        make("nystrom_square", max_length=length, num_landmarks=count)
+
+
+def test_a_shorter_input_that_makes_no_squares_is_refused():
+    pictures = random_pictures()[:, :, : S - 4]
+    with pytest.raises(ValueError, match=f"{M} landmarks do not divide {S - 4}"):
+        make_square()(*pictures)

@@ -144,9 +144,16 @@ class BigBirdAttention(Attention):
           ValueError: an invalid value.
         """
         super().__init__(**common)
-        check_range("block_size", block_size, 1, self.max_length)
+        cause = f"max_length={self.max_length}"
+        check_range("block_size", block_size, 1, self.max_length, cause)
+        check_range("num_random_blocks", num_random_blocks, 0)
         num_blocks = -(-self.max_length // block_size)
-        check_range("num_random_blocks", num_random_blocks, 0, num_blocks)
+        if num_random_blocks > num_blocks:
+            raise ValueError(
+                f"num_random_blocks must be at most {num_blocks}, the number of blocks "
+                f"of {block_size=} in {cause}, got {num_random_blocks}: give a smaller "
+                "block_size"
+            )
         self.block_size = block_size
         self.num_random_blocks = num_random_blocks
         self.random_key = make_random_key(common["rngs"].params())

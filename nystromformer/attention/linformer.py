@@ -59,7 +59,8 @@ class LinformerAttention(Attention):
           ValueError: an invalid value.
         """
         super().__init__(**common)
-        check_range("projection_dim", projection_dim, 1, self.max_length)
+        cause = f"max_length={self.max_length}"
+        check_range("projection_dim", projection_dim, 1, self.max_length, cause)
         check_choice("sharing", sharing, SHARING)
         self.projection_dim = projection_dim
         self.sharing = sharing

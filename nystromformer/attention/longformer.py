@@ -38,7 +38,8 @@ class LongformerAttention(Attention):
           ValueError: an odd window, or one that reaches further than max_length.
         """
         super().__init__(**common)
-        check_range("window", window, 2, max(2, 2 * (self.max_length - 1)))
+        cause = f"max_length={self.max_length}"
+        check_range("window", window, 2, max(2, 2 * (self.max_length - 1)), cause)
         if window % 2:
             raise ValueError(
                 "window must be even (window / 2 neighbours on each side), got "

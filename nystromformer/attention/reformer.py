@@ -235,7 +235,8 @@ class ReformerAttention(Attention):
         super().__init__(**common)
         check_range("num_hashes", num_hashes, 1)
         even_max_length = self.max_length + self.max_length % 2
-        check_range("bucket_size", bucket_size, 2, even_max_length)
+        cause = f"max_length={self.max_length}"
+        check_range("bucket_size", bucket_size, 2, even_max_length, cause)
         if bucket_size % 2:
             raise ValueError(
                 "bucket_size must be even (a chunk is two average buckets), got "

@@ -41,7 +41,9 @@ def make_augment(task: Task, train: TrainConfig) -> Augment | None:
         if not getattr(train, name):
             continue
         if name not in task.augmentations:
-            names = ", ".join(task.augmentations) or "no augmentation"
+            names = (
+                ", ".join(task.augmentations) or "no augmentation with these options"
+            )
             raise ConfigError(
                 f"config.train.{name} is not for {task.name}, which has {names}"
             )

@@ -218,10 +218,35 @@ def _change_values(
         if isinstance(reason, KeyError):  # Of a group, ml_collections wraps the error.
             reason = reason.args[0]
         sentences = str(reason).strip().splitlines()
+        settings = _flatten(config_dict)
+        unknown_keys = [key for key in changes if key not in settings]
+        advice = ""
+        if unknown_keys and len(sentences) == 1:  # ml_collections has no advice.
+            advice = _advise(unknown_keys[0], settings)
         raise ConfigError(
-            f"no such key in the config: {'. '.join(sentences)}"
+            f"no such key in the config: {'. '.join(sentences)}{advice}"
         ) from error
     return config_flags.get_override_values(flag_values["config"])
+
+
+def _advise(key: str, settings: Mapping[str, Any]) -> str:
+    """Says where else a key is that its group lacks, or else what the group has."""
+    group, _, name = key.rpartition(".")
+    same_names = [
+        f"--config.{other}" for other in settings if other.split(".")[-1] == name
+    ]
+    if same_names:
+        return f"; there is {' and '.join(same_names)}"
+    siblings = [
+        other.removeprefix(f"{group}.")
+        for other in settings
+        if other.startswith(f"{group}.")
+    ]
+    if not siblings:
+        return ""
+    chosen = settings.get(f"{group}.name")
+    owner = f"config.{group} of {chosen}" if chosen else f"config.{group}"
+    return f"; {owner} has {', '.join(siblings)}"
 
 
 def _flatten(config_dict: ConfigDict) -> dict[str, Any]:

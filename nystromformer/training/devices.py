@@ -31,7 +31,7 @@ DATA = "data"
 SEQ = "seq"
 # What says how many devices there are, by platform.
 DEVICES_ARE_IN = {
-    "cpu": "--xla_force_host_platform_device_count in XLA_FLAGS",
+    "cpu": "JAX_NUM_CPU_DEVICES",
     "gpu": "CUDA_VISIBLE_DEVICES",
 }
 

@@ -137,7 +137,21 @@ def test_another_objective_drops_the_options_of_the_file():
             {"trian.seed": 1},
             r"^no such key in the config: 'trian'\. Did",
         ),
-        (LISTOPS, {"train.colour": 1}, "no such key in the config: 'colour'"),
+        (
+            LISTOPS,
+            {"train.colour": 1},
+            "no such key in the config: 'colour'; config.train has batch_size, ",
+        ),
+        (
+            LISTOPS,
+            {"train.learning_rate": 1},
+            "'learning_rate'; there is --config.optimizer.learning_rate$",
+        ),
+        (
+            f"{LISTOPS}:softmax",
+            {"attention.num_landmarks": 8},
+            "'num_landmarks'; config.attention of softmax has .*dropout_rate, fused",
+        ),
         (
             LISTOPS,
             {"attention.by_layer.0": "linear"},

@@ -138,7 +138,7 @@ def test_lines_that_are_broken_or_repeated_are_left_out(
     stderr = capsys.readouterr().err
     broken = "QQP/train.tsv: 1 of 62 lines lack a column or have too many: left out"
     assert (broken in stderr) == is_left_out
-    assert ("1 examples left out of" in stderr) == is_left_out
+    assert ("1 example left out of" in stderr) == is_left_out
 
 
 class TfdsForm(NamedTuple):

@@ -61,7 +61,7 @@ def test_to_grey_is_the_weighted_sum():
 def test_make_splits_by_hand(tmp_path, capsys):
     write(tmp_path, FILES)
     train, validation, test = load_all(TinyImage(), tmp_path)
-    assert "1 examples left out of" in capsys.readouterr().err
+    assert "1 example left out of" in capsys.readouterr().err
     assert (train.num_examples, validation.num_examples) == (89, 10)
     assert test.labels.tolist() == [*range(10), *range(10)]
     assert test.lengths.tolist() == [1024] * BATCH_SIZE

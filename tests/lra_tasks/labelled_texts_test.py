@@ -127,6 +127,14 @@ def test_labelled_texts_says_which_max_length_fits(tmp_path, capsys, options, ad
     assert re.search(advice, said) if advice else not said
 
 
+def test_labelled_texts_says_that_a_length_holds_all(tmp_path, capsys):
+    lines = [f"{'x' * n},{n % 2}" for n in range(1, 24)]
+    write(tmp_path, {"train.csv": "\n".join(["text,label", *lines]).encode()})
+    labelled(tmp_path, max_length=64).load("train", tmp_path / "data")
+    message = "--config.task.max_length=24 holds all the texts in less time"
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "separator"), [("train.csv", "commas"), ("train.tsv", "tabs")]
 )

@@ -65,7 +65,7 @@ def test_released_files_are_read(tmp_path, capsys):
     task = released_task(tmp_path)
     splits = load_all(task, tmp_path / "data")
     stderr = capsys.readouterr().err
-    assert "listops: 1 examples left out of train" in stderr
+    assert "listops: 1 example left out of train" in stderr
     for name, size, released_size in (
         ("train", "3", "96,000"),
         ("val", "1", "2,000"),

@@ -121,5 +121,5 @@ def test_remove_overlap_leaves_evaluation_alone(capsys):
     assert parts["test"] is splits["test"]
     assert parts["test_more"] is splits["test_more"]
     first_line, second_line = capsys.readouterr().err.splitlines()
-    assert "toy: 1 examples left out of validation" in first_line
+    assert "toy: 1 example left out of validation" in first_line
     assert "toy: 3 examples left out of train" in second_line

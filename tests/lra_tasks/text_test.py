@@ -52,7 +52,7 @@ def test_make_splits_by_hand(tmp_path, capsys):
 
     train, validation, test = load_all(task, tmp_path)
 
-    assert "1 examples left out of" in capsys.readouterr().err
+    assert "1 example left out of" in capsys.readouterr().err
     assert train.num_examples + validation.num_examples == 39
     assert np.bincount(test.labels).tolist() == [20, 20]
     for split, folder in ((train, "train"), (validation, "train"), (test, "test")):
@@ -239,7 +239,7 @@ def test_retrieval_keeps_each_document_once(tmp_path, capsys):
     ):
         line = f"new_aan_pairs.{name}.tsv: {size} pairs, the release has {released}"
         assert line in stderr
-    assert "1 examples left out of train" in stderr
+    assert "1 example left out of train" in stderr
     assert [split.labels.tolist() for split in splits] == [[1, 0, 1, 0], [0, 1], [1, 1]]
     # The first 17 bytes of P2 and P6 are equal: they are one document.
     assert [len(split.inputs) for split in splits] == [4, 3, 3]

@@ -90,7 +90,7 @@ def test_short_conv_and_rotary_positions_are_the_same_on_a_sharded_sequence():
     ("batch_size", "length", "parts", "message"),
     [
         (8, 7, 2, "max_length=7, sequence_parallelism=2 cannot"),
-        (3, 8, 1, "batches of 3, .* over 2 devices: change one, or .* in XLA_FLAGS$"),
+        (3, 8, 1, "batches of 3, .* 2 devices: change one, or JAX_NUM_CPU_DEVICES$"),
         (4, 9, 3, "sequence_parallelism=3 .* over 2 devices"),
     ],
 )
