@@ -101,8 +101,8 @@ def make_config(
         None is the default of the dataclass.
 
     Raises:
-      ValueError: for an unknown task, a word that is neither an attention nor a
-        preset, or an option that no attention has.
+      ValueError: for an unknown task, two attentions, a word that is neither an
+        attention nor a preset, or an option that no attention has.
     """
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}: --load the module that registers it")
@@ -137,11 +137,18 @@ def make_config(
 
 
 def _parse_words(arg: str) -> tuple[str, list[str]]:
-    """The attention, of several the last, and the presets in the order they apply."""
-    attention_name = "nystrom"
+    """The attention and the presets in the order they apply.
+
+    Raises ValueError for two attentions.
+    """
+    attention_name = None
     names: list[str] = []
     for word in arg.split(","):
         if word in ATTENTIONS:
+            if attention_name not in (None, word):
+                raise ValueError(
+                    f"{attention_name} and {word} are both attentions: give one"
+                )
             attention_name = word
         elif word not in ("", "paper"):
             if word in names:  # given twice, as by a plan and a flag of the sweep
@@ -149,7 +156,7 @@ def _parse_words(arg: str) -> tuple[str, list[str]]:
             names.append(word)
     # The sort keeps the order of all others.
     names.sort(key=lambda name: {"quick": 0, "smoke": 2}.get(name, 1))
-    return attention_name, names
+    return attention_name or "nystrom", names
 
 
 def _preset(name: str, presets: Mapping[str, Settings], is_quick: bool) -> Settings:

@@ -141,6 +141,16 @@ def split_csv(content: str, name: str) -> Iterator[list[str]]:
         ) from None
 
 
+def split_tsv(content: str) -> Iterator[list[str]]:
+    """Splits a TSV file into lines, as `split_csv`, and a line at its tabs."""
+    if "\n" not in content:
+        content = content.replace("\r", "\n")
+    for line in content.split("\n"):
+        fields = line.removesuffix("\r").split("\t")
+        if fields != [""]:
+            yield fields
+
+
 def join_names(names: Sequence[str]) -> str:
     """Writes names of classes as a line of a CSV, in which a name may have commas.
 
@@ -203,7 +213,4 @@ def _read_lines(path: Path) -> Iterator[list[str]]:
         raise DataError(f"{path} is not UTF-8 text ({error.reason})") from None
     if path.suffix == ".csv":
         return split_csv(content, str(path))
-    if "\n" not in content:
-        content = content.replace("\r", "\n")
-    lines = [line.removesuffix("\r") for line in content.split("\n")]
-    return iter([line.split("\t") for line in lines if line])
+    return split_tsv(content)

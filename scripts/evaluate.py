@@ -15,6 +15,7 @@ from absl import flags
 from nystromformer.experiments import cli
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.metrics import format_metric
+from nystromformer.run_files import has_imported_weights
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
 _SPLIT = flags.DEFINE_string(
@@ -33,6 +34,8 @@ def main() -> None:
     progress = "unfinished run"
     if run.result:
         progress = f"finished run, weights of step {run.result['best_step']:,}"
+    elif has_imported_weights(run.folder):
+        progress = "imported or exported weights"
     in_training = ""
     limit = run.config.train.max_eval_examples
     if limit is not None and limit < num_examples and _SPLIT.value != "train":

@@ -3,8 +3,9 @@
     python scripts/predict.py --workdir=DIR --input=texts.csv > classes.csv
     echo "[MAX 3 [MIN 8 5 ] ]" | python scripts/predict.py --workdir=DIR
 
---input is a CSV file whose first line names the columns, a JSONL file with an object a
-line, or any other file, which has a text a line. Its ending says which, or --reads.
+--input is a CSV or TSV file whose first line names the columns, a JSONL file with an
+object a line, or any other file, which has a text a line. Its ending says which, or
+--reads. Only a CSV file may quote its fields.
 What is piped in has a text a line, unless --reads says otherwise. For pictures a text
 is the path of one. --columns names the column of the texts, or two columns where an
 example has two texts.
@@ -31,20 +32,22 @@ from typing import Any
 from absl import flags
 
 from lra_tasks.errors import DataError
-from lra_tasks.tables import split_csv
+from lra_tasks.tables import split_csv, split_tsv
 from lra_tasks.task import Task
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
 from nystromformer.experiments.trained_run import Prediction, TrainedRun, load_run
 
 # By the ending of --input; all others have a text a line.
-KIND_OF_ENDING = {".csv": "csv", ".jsonl": "jsonl"}
+KIND_OF_ENDING = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl"}
 OUTPUT_COLUMNS = ("label", "class_name", "probability")
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run", required=True)
 _INPUT = flags.DEFINE_string("input", "-", "file of texts; -: what is piped in")
-_COLUMNS = flags.DEFINE_list("columns", None, "of the texts in CSV or JSONL")
-_READS = flags.DEFINE_enum("reads", None, ["csv", "jsonl", "lines"], "what --input is")
+_COLUMNS = flags.DEFINE_list("columns", None, "of the texts in a table or JSONL")
+_READS = flags.DEFINE_enum(
+    "reads", None, ["csv", "tsv", "jsonl", "lines"], "what --input is"
+)
 _WRITES = flags.DEFINE_enum("writes", None, ["csv", "jsonl"], "what comes out")
 
 
@@ -75,7 +78,7 @@ def read_examples(kind: str, task: Task) -> list[tuple[str, ...]]:
 
     Raises:
       DataError: for a file that is not of that kind, or not UTF-8, and for one without
-        --reads whose first line is that of CSV or JSONL.
+        --reads that is JSON, or whose first line is that of a table or JSONL.
       ConfigError: for another number of columns than an example has texts.
     """
     num_texts = max(task.num_inputs, task.num_texts)
@@ -85,7 +88,7 @@ def read_examples(kind: str, task: Task) -> list[tuple[str, ...]]:
     if len(columns) != num_texts or (num_texts == 2 and kind == "lines"):
         raise ConfigError(
             f"an example of {task.name} has {num_texts} texts: name as many columns of "
-            "a CSV or JSONL file, as in --columns=FIRST,SECOND"
+            "a CSV, TSV or JSONL file, as in --columns=FIRST,SECOND"
         )
     try:
         content = read_input()
@@ -116,17 +119,24 @@ def name_input() -> str:
 
 
 def check_is_lines(content: str, column: str) -> None:
-    """Raises DataError for a CSV or JSONL file with that column, as one piped in."""
+    """Raises DataError for JSON, and a table or JSONL with that column, as piped in."""
     first_line = content.partition("\n")[0].strip()
     kind = None
     if first_line.startswith("{") and f'"{column}"' in first_line:
         kind = "jsonl"
     elif column in first_line.replace('"', "").split(","):
         kind = "csv"
+    elif column in first_line.split("\t"):
+        kind = "tsv"
     if kind:
         raise DataError(
             f"{name_input()} looks like {kind}: add --reads={kind}, or --reads=lines "
             "if each line is a text"
+        )
+    if Path(_INPUT.value).suffix == ".json":
+        raise DataError(
+            f"{name_input()} is JSON: write it as JSONL, an object a line, and name it "
+            "NAME.jsonl"
         )
 
 
@@ -137,8 +147,19 @@ def read_lines(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
 
 
 def read_csv(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
-    """Yields the columns of each line that is not blank."""
-    lines = split_csv(content, name_input())
+    """Yields the columns of each line of a CSV file that is not blank."""
+    return read_table(split_csv(content, name_input()), columns)
+
+
+def read_tsv(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
+    """Yields the columns of each line of a TSV file that is not blank."""
+    return read_table(split_tsv(content), columns)
+
+
+def read_table(
+    lines: Iterator[list[str]], columns: Sequence[str]
+) -> Iterator[list[str]]:
+    """Yields the columns of each line; the first names them."""
     header = next(lines, [])
     missing = set(columns) - set(header)
     if missing:
@@ -147,7 +168,13 @@ def read_csv(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
             "line names the columns; --columns names those of the texts, and "
             "--reads=lines takes a text a line"
         )
-    for fields in lines:
+    for number, fields in enumerate(lines, start=1):
+        # Of a CSV file, `split_csv` has refused such a line.
+        if any(fields[len(header) :]):
+            raise DataError(
+                f"{name_input()}, text {number} has more columns than the first line: "
+                "take the tabs out of the texts, or save them as CSV"
+            )
         row = dict(zip(header, fields, strict=False))
         yield [row.get(column, "") for column in columns]
 
@@ -169,7 +196,7 @@ def read_jsonl(content: str, columns: Sequence[str]) -> Iterator[list[str]]:
         yield texts
 
 
-READERS = {"csv": read_csv, "jsonl": read_jsonl, "lines": read_lines}
+READERS = {"csv": read_csv, "tsv": read_tsv, "jsonl": read_jsonl, "lines": read_lines}
 
 
 def predict(run: TrainedRun, examples: Sequence[tuple[str, ...]]) -> Prediction | None:

@@ -105,6 +105,14 @@ def test_make_config_names_an_unknown_word():
         resolve("text", "nystrm")
 
 
+def test_make_config_names_two_attentions():
+    """Neither is taken in silence; one that is given twice is one."""
+    message = "nystrom and softmax are both attentions: give one"
+    with pytest.raises(ValueError, match=message):
+        resolve("text", "nystrom,quick,softmax")
+    assert resolve("text", "softmax,softmax") == resolve("text", "softmax")
+
+
 def test_make_config_names_an_unknown_task():
     with pytest.raises(ValueError, match="unknown task 'mine': --load the module"):
         make_config(task="mine", settings={}, presets={})

@@ -206,6 +206,21 @@ def test_import_weights_makes_a_run_that_predicts_of_a_classifier(
     assert relative_error(prediction.probabilities, expected) < TOLERANCE["float32"]
 
 
+def test_evaluate_says_that_weights_are_imported(commands, tmp_path):
+    """They are of no run that goes on."""
+    source = tmp_path / "published"
+    write_classifier(source, "nystromformer")
+    flags = (f"--workdir={tmp_path / 'run'}", "--head=classification")
+    done = commands.run("import_weights.py", f"--from={source}", *flags)
+    assert done.returncode == 0, done.stderr
+    for number, split in enumerate(("train", "validation", "test")):
+        table = f"text,label\nw{number} w1,0\nw{number} w2,1\n"
+        (tmp_path / f"{split}.csv").write_text(table)
+    done = commands.run("evaluate.py", flags[0], f"--source_dir={tmp_path}")
+    expected = "labelled_texts with nystrom (imported or exported weights): test "
+    assert done.stdout.startswith(expected), done.stderr
+
+
 def test_import_weights_makes_a_run_of_an_encoder_alone(commands, tmp_path):
     """It is a source of others, has layers to look at, and predicts nothing."""
     source = tmp_path / "published"

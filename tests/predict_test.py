@@ -50,6 +50,7 @@ def make_csv(column):
 
 FILES = {
     "texts.csv": make_csv("text"),
+    "texts.tsv": "".join(f"{x}\t0\r\n" for x in ["text", *EXPRESSIONS]),
     "texts.jsonl": "".join(json.dumps({"text": x}) + "\n" for x in EXPRESSIONS),
     "texts.txt": "\n".join(EXPRESSIONS),
 }
@@ -68,7 +69,7 @@ def rows_of(out, kind):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_predict_reads_csv_jsonl_and_lines(name, commands, workdir, expected, tmp_path):
+def test_predict_reads_each_kind_of_file(name, commands, workdir, expected, tmp_path):
     (tmp_path / name).write_text(FILES[name])
     flags = (f"--workdir={workdir}", f"--input={tmp_path / name}")
     done = commands.run("predict.py", *flags)
@@ -105,6 +106,9 @@ def test_predict_takes_columns_and_kinds_by_flags(
         ("a.txt", "[MAX 1 2 ]\n[MAX 1 x ]\n", "text 2: 'x' is not a token of"),
         ("a.txt", "[MAX 1 2 ]\n\n", "text 2 is empty: give it 1 to"),
         ("a.txt", "id,text\n1,[MAX 1 2 ]\n", "a.txt looks like csv: add --reads=csv"),
+        ("a.txt", "id\ttext\n1\t[MAX 1 2 ]\n", "looks like tsv: add --reads=tsv"),
+        ("a.tsv", "text\n[MAX 1\t2 ]\n", "text 1 has more columns .*: take the tabs"),
+        ("a.json", '[{"text": "[MAX 1 2 ]"}]', "a.json is JSON: write it as JSONL, an"),
         ("a.txt", '{"text": "[MAX 1 2 ]"}', "a.txt looks like jsonl: add --reads=j"),
         (
             "a.jsonl",

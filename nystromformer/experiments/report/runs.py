@@ -13,6 +13,7 @@ import pandas as pd
 from flax.traverse_util import flatten_dict
 
 from lra_tasks import TASKS
+from lra_tasks.task import task_class
 from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.report.names import name_runs
 from nystromformer.experiments.report.records import Record
@@ -180,7 +181,8 @@ def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     `preset` loses the set of GLUE, which is a task of its own. It is "paper" if nothing
     else is left, and None if the config names no preset. Of a folder the last part is
     left, since the same folder may have moved. Where epochs are counted, the steps are
-    left out: a run that has begun knows them, and one that is planned does not.
+    left out: a run that has begun knows them, and one that is planned does not. So are
+    the options that a task finds in its data, unless the command line set them.
     """
     groups = {name: group for name, group in config.items() if name != "overrides"}
     settings: Any = flatten_dict(groups, sep=".")
@@ -195,6 +197,14 @@ def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
             settings[key] = Path(settings[key]).name
     if settings.get("train.num_epochs"):
         settings["train.num_steps"] = 0
+    task = settings["task.name"]
+    if (
+        task in TASKS
+    ):  # A report may know nothing of a task that others have registered.
+        for option in task_class(task).found_options:
+            key = f"task.{option}"
+            if key not in config.get("overrides", {}):
+                settings.pop(key, None)
     return settings
 
 

@@ -51,6 +51,27 @@ def test_make_frame_expects_of_a_new_run_the_metric_of_its_objective(runs):
     assert list(frame["metric"]) == ["loss", "loss", "accuracy", "accuracy"]
 
 
+@pytest.mark.parametrize(
+    ("task", "found"),
+    [
+        ("labelled_texts", {"labels": "ham,spam"}),
+        ("pictures", {"labels": "cat,dog", "max_length": 1024}),
+    ],
+)
+def test_make_frame_gives_a_planned_run_the_column_of_one_that_knows_its_data(
+    task, found, runs
+):
+    begun = runs.add("nystrom,quick", 0.5, task=task)
+    planned = json.loads((begun / "config.json").read_text())
+    planned["train"]["seed"] = 1
+    write_json(runs.folder / "sweep.json", {"later": planned})
+    set_settings(begun, {f"task.{key}": value for key, value in found.items()})
+    assert list(runs.read()["data"]) == ["", ""]
+
+    runs.add("nystrom,quick", 0.5, task=task, task__labels="of,others")
+    assert list(runs.read()["data"]) == ["", "", "labels=of,others"]
+
+
 def test_make_frame_takes_a_setting_that_a_run_lacks_for_its_default(runs):
     old = runs.add("nystrom,quick", 0.5)
     runs.add("nystrom,quick", 0.5, seed=1)
