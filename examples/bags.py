@@ -43,13 +43,12 @@ from nystromformer.experiments import cli
 from nystromformer.experiments.recorded_layers import record_qkv
 from nystromformer.experiments.workdir import check_new, lock_workdir
 from nystromformer.factors import nystrom_rows
-from nystromformer.run_files import BEST_FOLDER, RESULT_FILE
+from nystromformer.run_files import BEST_FOLDER, RESULT_FILE, write_json
 from nystromformer.training.checkpoint import delete_steps, has_weights, load_weights
 from nystromformer.training.data import Batch
 from nystromformer.training.loop import compile_step, open_run, train
 from nystromformer.training.objective import Sums, label_sums
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.output import write_json
 from nystromformer.training.step import Programs, split_shapes
 
 _MAKE = flags.DEFINE_string("make", None, "folder to fill with made-up bags")

@@ -135,7 +135,8 @@ class SquareNystrom(NystromAttention):
         if conv_2d > 0:
             arguments["conv_kernel_size"] = conv_2d**2
         super().__init__(landmarks=landmarks, **arguments)
-        if landmarks == "squares":
+        # With as many landmarks as pixels attention is exact.
+        if landmarks == "squares" and self.num_landmarks < self.max_length:
             check_squares(self.max_length, self.num_landmarks)
         self.conv_2d = conv_2d
 

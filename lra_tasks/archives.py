@@ -100,7 +100,7 @@ def _download(archive: Archive, path: Path) -> Path:
     """Downloads to a temporary file, and renames it once its checksum is right."""
     for remains in path.parent.glob(f"{path.name}.*.part"):
         # A download that goes on, as in another process, writes all the time.
-        with contextlib.suppress(FileNotFoundError):  # Another process removed it.
+        with contextlib.suppress(OSError):  # Another process removed it, or owns it.
             if time.time() - remains.stat().st_mtime > SECONDS_OF_REMAINS:
                 remains.unlink()
     partial_file = path.with_name(f"{path.name}.{os.getpid()}.part")

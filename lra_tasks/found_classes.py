@@ -8,7 +8,7 @@ from lra_tasks.split import SPLITS
 from lra_tasks.tables import join_names, split_names
 from lra_tasks.task import Task
 
-# Names that people give to the validation split; what has one is not read.
+# Names that people give to the validation split; a file or folder so named is refused.
 OTHER_NAMES = {"val": "validation", "valid": "validation", "dev": "validation"}
 
 

@@ -90,6 +90,18 @@ class Pictures(FoundClasses):
         try:
             with PIL.Image.open(path) as file:
                 picture = PIL.ImageOps.exif_transpose(file)
+                if picture.mode[0] in "IF":
+                    raise DataError(
+                        f"{path} has the mode {picture.mode}: save it with 8 bits a "
+                        "channel"
+                    )
+                if picture.has_transparency_data:
+                    picture = picture.convert("RGBA")
+                    white = PIL.Image.new("RGBA", picture.size, "white")
+                    picture = PIL.Image.alpha_composite(white, picture)
+                picture = picture.convert("RGB")
+        except DataError:  # It is a ValueError, too.
+            raise
         except (
             OSError,
             SyntaxError,
@@ -97,15 +109,6 @@ class Pictures(FoundClasses):
             PIL.Image.DecompressionBombError,
         ) as error:
             raise DataError(f"{path} cannot be read as a picture: {error}") from error
-        if picture.mode[0] in "IF":
-            raise DataError(
-                f"{path} has the mode {picture.mode}: save it with 8 bits a channel"
-            )
-        if picture.has_transparency_data:
-            picture = picture.convert("RGBA")
-            white = PIL.Image.new("RGBA", picture.size, "white")
-            picture = PIL.Image.alpha_composite(white, picture)
-        picture = picture.convert("RGB")
         resized = picture.resize((self.size, self.size), PIL.Image.Resampling.BILINEAR)
         rgb = np.asarray(resized)
         return rgb if self.colour == "rgb" else to_grey(rgb.transpose(2, 0, 1)[None])[0]

@@ -112,8 +112,7 @@ def split_csv(content: str, name: str) -> Iterator[list[str]]:
     Raises:
       DataError: if a line has too many columns or wrong quotes.
     """
-    if "\n" not in content:
-        content = content.replace("\r", "\n")
+    content = _end_lines(content)
     csv.field_size_limit(sys.maxsize)  # A text may be long.
     reader = csv.reader(io.StringIO(content), strict=True)
     header: list[str] = []
@@ -143,12 +142,14 @@ def split_csv(content: str, name: str) -> Iterator[list[str]]:
 
 def split_tsv(content: str) -> Iterator[list[str]]:
     """Splits a TSV file into lines, as `split_csv`, and a line at its tabs."""
-    if "\n" not in content:
-        content = content.replace("\r", "\n")
-    for line in content.split("\n"):
+    for line in _end_lines(content).split("\n"):
         fields = line.removesuffix("\r").split("\t")
         if fields != [""]:
             yield fields
+
+
+def _end_lines(content: str) -> str:
+    return content if "\n" in content else content.replace("\r", "\n")
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
-"""What reading a run takes: the names of its files and of settings, and readers.
+"""The names of a run's files and settings, readers of them, and writers.
 
-It takes neither JAX nor the model, and so this module imports none of them.
+This takes neither JAX nor the model, and so this module imports none of them.
 """
 
 import json
@@ -58,6 +58,18 @@ def read_result(workdir: Any) -> dict[str, Any] | None:
             "folder again"
         )
     return result
+
+
+def write_text(path: Any, text: str) -> None:
+    """Writes a file as a whole or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_bytes(text.encode())
+    temporary.replace(path)
+
+
+def write_json(path: Any, content: Any) -> None:
+    """Writes a JSON file, whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def read_json(path: Any) -> dict[str, Any]:

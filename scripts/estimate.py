@@ -21,6 +21,7 @@ start.prepare()
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from absl import flags
 
@@ -36,7 +37,7 @@ from nystromformer.experiments.speed.estimate import (
     make_tables,
     step_estimates,
 )
-from nystromformer.training.output import write_text
+from nystromformer.run_files import write_text
 
 LENGTHS = (512, 2_048, 8_192, 32_768, 131_072)
 STEPS_OF = ("listops", "text", "image")
@@ -109,7 +110,7 @@ def main() -> None:
     if _OUT.value:
         made_by = {**provenance.collect(), "device": "NVIDIA H200, compiled for only"}
         page = markdown.make_page("Estimates for an H200", made_by, lines)
-        write_text(_OUT.value, page)
+        write_text(Path(_OUT.value), page)
 
 
 def collect(estimates: Iterable[Estimate]) -> list[Estimate]:

@@ -41,10 +41,10 @@ from nystromformer.run_files import (
     CONFIG_FILE,
     WEIGHTS_SHA256,
     has_imported_weights,
+    write_json,
 )
 from nystromformer.token_models import EncoderModel
 from nystromformer.training.checkpoint import save_weights, weights_sha256
-from nystromformer.training.output import write_json
 from nystromformer.training.step import split_weights
 
 # By the value of --head: the one of `load_pretrained`, the task and the objective.

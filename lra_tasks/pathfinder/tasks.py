@@ -236,7 +236,7 @@ class Pathfinder(Task):
         A process goes on when its last part is taken, so that few parts wait.
 
         Raises:
-          DataError: if a process is killed.
+          DataError: if a process fails or is killed.
         """
         spawn = multiprocessing.get_context("spawn")
         processes = []
@@ -254,18 +254,25 @@ class Pathfinder(Task):
                 processes.append(process)
                 receivers.append(receiver)
             for number in range(len(parts)):
+                worker = number % num_processes
                 try:
-                    pictures = receivers[number % num_processes].recv()
+                    pictures = receivers[worker].recv()
                 except (EOFError, OSError) as error:
+                    processes[worker].join()
+                    if processes[worker].exitcode < 0:
+                        end = "was killed, as where memory runs out: lower num_workers"
+                    else:
+                        end = "has failed, with the error above"
                     raise DataError(
                         f"{self.name}: one of {num_processes} processes that draw "
-                        "pictures was killed, as where memory runs out: lower "
-                        "num_workers"
+                        f"pictures {end}"
                     ) from error
                 yield pictures
         finally:
-            for process in processes:
+            for process, receiver in zip(processes, receivers, strict=True):
                 process.kill()
+                process.join()
+                receiver.close()
 
 
 def find_markers(pictures: np.ndarray, radius: float) -> np.ndarray:

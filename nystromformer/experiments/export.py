@@ -19,9 +19,9 @@ from nystromformer.run_files import (
     RESULT_FILE,
     WEIGHTS_FILE,
     WEIGHTS_SHA256,
+    write_json,
 )
 from nystromformer.training.checkpoint import weights_sha256, write_weights_file
-from nystromformer.training.output import write_json
 
 CARD_FILE = "README.md"
 OWN_FORMAT = "nystromformer"

@@ -19,7 +19,7 @@ from nystromformer.experiments.config_file import format_config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.workdir import check_workdir, lock_workdir
 from nystromformer.metrics import format_metric, split_of_metric
-from nystromformer.run_files import CONFIG_FILE, RESULT_FILE, read_result
+from nystromformer.run_files import CONFIG_FILE, RESULT_FILE, read_result, write_json
 from nystromformer.training.checkpoint import delete_steps, saved_steps, weights_sha256
 from nystromformer.training.devices import (
     DATA,
@@ -29,7 +29,6 @@ from nystromformer.training.devices import (
     make_mesh,
 )
 from nystromformer.training.loop import Run, compile_step, open_run, train
-from nystromformer.training.output import write_json
 from nystromformer.training.step import Weights
 
 

@@ -257,7 +257,8 @@ def lock_workdir(workdir: epath.Path) -> Iterator[None]:
 def _delete_if_unused(workdir: epath.Path) -> None:
     """Deletes a folder that has nothing but the lock in it."""
     if [path.name for path in workdir.iterdir()] == [LOCK_FILE]:
-        # On NFS an open file keeps a name, and with it its folder.
+        # On NFS an open file keeps a name, and with it its folder. epath's rmdir would
+        # delete what is in it.
         with contextlib.suppress(OSError):
             os.unlink(workdir / LOCK_FILE)
             os.rmdir(workdir)

@@ -10,24 +10,11 @@ from typing import Any
 from etils import epath
 from tqdm import tqdm
 
-from nystromformer.run_files import METRICS_FILE, parse_json
+from nystromformer.run_files import METRICS_FILE, parse_json, write_text
 from nystromformer.training.devices import is_host_0
 from nystromformer.validation import is_in_bucket
 
 SECONDS_PER_LINE = 10.0  # between lines of progress, where the output is no terminal
-
-
-def write_text(path: epath.PathLike, text: str) -> None:
-    """Writes a file as a whole or not at all."""
-    path = epath.Path(path)
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_bytes(text.encode())
-    temporary.replace(path)
-
-
-def write_json(path: epath.PathLike, content: Any) -> None:
-    """Writes a JSON file, whole or not at all."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def say(line: str) -> None:

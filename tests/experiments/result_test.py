@@ -17,9 +17,9 @@ from nystromformer.experiments.report.runs import make_frame
 from nystromformer.experiments.report.tables import score_table
 from nystromformer.experiments.run import run_training, summarize
 from nystromformer.experiments.trained_run import load_run
+from nystromformer.run_files import write_json
 from nystromformer.training.checkpoint import save_weights, weights_sha256
 from nystromformer.training.optimizer import make_optimizer
-from nystromformer.training.output import write_json
 from tests.small import make_config, stopped_at_once, untrained
 from tests.tolerance import TOLERANCE
 

@@ -12,9 +12,8 @@ from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.run import run_training
 from nystromformer.experiments.workdir import is_locked
-from nystromformer.run_files import read_result
+from nystromformer.run_files import read_result, write_json
 from nystromformer.training.checkpoint import save_weights
-from nystromformer.training.output import write_json
 from nystromformer.training.step import Programs
 from tests.small import make_config, stopped_at_once, untrained
 

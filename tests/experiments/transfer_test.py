@@ -19,9 +19,8 @@ from nystromformer.experiments.transfer import (
     carry_over,
     follow_source,
 )
-from nystromformer.run_files import CONFIG_FILE
+from nystromformer.run_files import CONFIG_FILE, write_json
 from nystromformer.training.checkpoint import saved_steps
-from nystromformer.training.output import write_json
 from nystromformer.training.step import leaves_by_name
 from tests.small import make_config, result_of, untrained
 

@@ -16,8 +16,7 @@ from nystromformer.experiments.workdir import (
     lock_workdir,
     read_config,
 )
-from nystromformer.run_files import CONFIG_FILE, RESULT_FILE
-from nystromformer.training.output import write_json
+from nystromformer.run_files import CONFIG_FILE, RESULT_FILE, write_json
 from tests.small import make_config
 
 # A tuple is saved as a list.

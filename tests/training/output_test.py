@@ -9,8 +9,9 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 
 from nystromformer.errors import ConfigError
+from nystromformer.run_files import write_text
 from nystromformer.training import output
-from nystromformer.training.output import Bar, MetricsWriter, Progress, say, write_text
+from nystromformer.training.output import Bar, MetricsWriter, Progress, say
 
 
 def read_rows(workdir):

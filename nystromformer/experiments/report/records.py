@@ -25,8 +25,8 @@ from nystromformer.run_files import (
     parse_json,
     read_json,
     read_result,
+    write_text,
 )
-from nystromformer.training.output import write_text
 
 RUNS_FILE = "runs.jsonl"  # a line for each run: the record without its curve
 CURVES_FILE = "curves.jsonl"  # a line for each line of metrics.jsonl, and its run

@@ -27,7 +27,7 @@ from nystromformer.experiments.report.records import (
     write_records,
 )
 from nystromformer.experiments.report.runs import count_finished, make_frame
-from nystromformer.training.output import write_text
+from nystromformer.run_files import write_text
 
 PAGE_FILE = "README.md"
 SCORES_FILE = "scores.csv"

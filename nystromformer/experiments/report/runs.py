@@ -13,7 +13,6 @@ import pandas as pd
 from flax.traverse_util import flatten_dict
 
 from lra_tasks import TASKS
-from lra_tasks.task import task_class
 from nystromformer.attention import ATTENTIONS
 from nystromformer.experiments.report.names import name_runs
 from nystromformer.experiments.report.records import Record
@@ -24,7 +23,7 @@ FOLDERS = ("train.init_from", "task.tokenizer", "task.source_dir")
 
 # Metrics of a split that are shares of its examples, so that chance is binomial.
 SHARES_OF_EXAMPLES = ("accuracy", "sop_accuracy")
-# What chooses the weights of an objective, unless its config says; else accuracy.
+# What chooses the weights of our objectives, unless a config says; else accuracy.
 SELECTED_METRICS = {"mlm": "loss", "mlm_sop": "mlm_accuracy"}
 NOT_RECORDED = "not recorded"  # a commit or device
 # What a run has whose result.json is not there, or is older than these keys.
@@ -197,15 +196,19 @@ def _flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
             settings[key] = Path(settings[key]).name
     if settings.get("train.num_epochs"):
         settings["train.num_steps"] = 0
-    task = settings["task.name"]
-    if (
-        task in TASKS
-    ):  # A report may know nothing of a task that others have registered.
-        for option in task_class(task).found_options:
-            key = f"task.{option}"
-            if key not in config.get("overrides", {}):
-                settings.pop(key, None)
+    for option in _list_found_options(settings["task.name"]):
+        key = f"task.{option}"
+        if key not in config.get("overrides", {}):
+            settings.pop(key, None)
     return settings
+
+
+def _list_found_options(task: str) -> Sequence[str]:
+    """The options that a task finds in its data; none of a task that is not ours."""
+    # The import is here, so that importing a report loads no task.
+    from lra_tasks.task import task_class
+
+    return task_class(task).found_options if task in TASKS else ()
 
 
 def _scale_scores(frame: pd.DataFrame) -> None:

@@ -28,7 +28,7 @@ from nystromformer.experiments.speed.rows import (
     list_units,
 )
 from nystromformer.experiments.speed.timing import MIN_SECONDS, Program, measure
-from nystromformer.training.output import write_text
+from nystromformer.run_files import write_text
 
 FILE = "benchmark.json"
 FIT_FROM = 2048  # costs that do not depend on the length show below it

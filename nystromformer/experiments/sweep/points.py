@@ -24,8 +24,7 @@ from nystromformer.experiments.config_file import (
 )
 from nystromformer.experiments.experiment import build_experiment
 from nystromformer.experiments.run_seeds import check_together
-from nystromformer.run_files import LOCK_FILE, PLAN_FILE, read_json
-from nystromformer.training.output import write_json
+from nystromformer.run_files import PLAN_FILE, read_json, write_json
 from nystromformer.training.seeds import find_common_step
 
 TRAIN = Path(__file__).parents[3] / "scripts" / "train.py"
@@ -352,7 +351,8 @@ def write_plan(points: Iterable[Point], folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     plan_file = folder / PLAN_FILE
-    with FileLock(folder / LOCK_FILE):  # Another sweep may begin here just now.
+    # Another sweep may begin here just now.
+    with FileLock(folder / f"{PLAN_FILE}.lock"):
         configs = read_json(plan_file) if plan_file.exists() else {}
         for point in points:
             configs[point.name] = point.planned_config(folder)

@@ -7,7 +7,7 @@ import pytest
 
 from nystromformer.errors import ConfigError
 from nystromformer.experiments.report.records import read_records, write_records
-from nystromformer.training.output import write_json
+from nystromformer.run_files import write_json
 from tests.experiments.report.conftest import Runs
 from tests.full_disk import full_disk
 

@@ -7,9 +7,9 @@ import pytest
 
 from nystromformer.experiments.report.report_page import write_report
 from nystromformer.experiments.report.runs import sort_key
+from nystromformer.run_files import write_json
 from nystromformer.training.masked import MaskedOrder, MaskedTokens
 from nystromformer.training.objective import Classification
-from nystromformer.training.output import write_json
 from tests.experiments.report.conftest import (
     SOFTMAX,
     delete_settings,

@@ -11,7 +11,7 @@ from etils import epath
 from lra_tasks.task import get_task
 from nystromformer.experiments.sweep.points import make_points, write_plan
 from nystromformer.experiments.workdir import lock_workdir
-from nystromformer.training.output import write_json
+from nystromformer.run_files import write_json
 from tests.commands import ROOT, refused
 from tests.small import SMALL, make_config
 

@@ -36,11 +36,17 @@ def be_killed(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_worker_is_an_error(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("generate", "message"),
+    [
+        (be_killed, "was killed, .*: lower num_workers"),
+        (int, "has failed, with the error above"),  # int() has none of its arguments.
+    ],
+)
+def test_a_worker_that_ends_early_is_an_error(generate, message, tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "PART_SIZE", 30)
-    monkeypatch.setattr(tasks, "generate", be_killed)
-    message = "pathfinder: one of 2 processes .* was killed, .*: lower num_workers"
-    with pytest.raises(DataError, match=message):
+    monkeypatch.setattr(tasks, "generate", generate)
+    with pytest.raises(DataError, match=f"pathfinder: one of 2 processes .* {message}"):
         Pathfinder(num_examples=110, num_workers=2).load("train", tmp_path)
 
 
