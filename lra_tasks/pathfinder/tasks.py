@@ -259,13 +259,15 @@ class Pathfinder(Task):
                     pictures = receivers[worker].recv()
                 except (EOFError, OSError) as error:
                     processes[worker].join()
-                    if processes[worker].exitcode < 0:
-                        end = "was killed, as where memory runs out: lower num_workers"
-                    else:
-                        end = "has failed, with the error above"
+                    if processes[worker].exitcode < 0:  # It is minus a signal.
+                        raise DataError(
+                            f"{self.name}: one of {num_processes} processes that draw "
+                            "pictures was killed, as where memory runs out: lower "
+                            "num_workers"
+                        ) from error
                     raise DataError(
                         f"{self.name}: one of {num_processes} processes that draw "
-                        f"pictures {end}"
+                        "pictures has failed, with the error above"
                     ) from error
                 yield pictures
         finally:
