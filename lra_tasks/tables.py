@@ -120,7 +120,7 @@ def split_csv(content: str, name: str) -> Iterator[list[str]]:
     try:
         for fields in reader:
             header = header or fields
-            if _has_too_many(fields, header):
+            if has_too_many(fields, header):
                 raise DataError(
                     f"{name}, line {reader.line_num} has too many columns: quote a "
                     "text with commas"
@@ -146,6 +146,11 @@ def split_tsv(content: str) -> Iterator[list[str]]:
         fields = line.removesuffix("\r").split("\t")
         if fields != [""]:
             yield fields
+
+
+def has_too_many(fields: Sequence[str], header: Sequence[str]) -> bool:
+    """Whether a line has more fields than columns; empty ones are only separators."""
+    return any(fields[len(header) :])
 
 
 def _end_lines(content: str) -> str:
@@ -196,13 +201,9 @@ def _read_rows(
     for fields in lines:
         num_lines += 1
         row = dict(zip(header, fields, strict=False))
-        if not _has_too_many(fields, header) and row.keys() >= set(columns):
+        if not has_too_many(fields, header) and row.keys() >= set(columns):
             rows.append(row)
     return rows, num_lines
-
-
-def _has_too_many(fields: Sequence[str], header: Sequence[str]) -> bool:
-    return any(fields[len(header) :])  # Empty ones are only separators.
 
 
 def _read_lines(path: Path) -> Iterator[list[str]]:

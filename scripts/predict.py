@@ -32,7 +32,7 @@ from typing import Any
 from absl import flags
 
 from lra_tasks.errors import DataError
-from lra_tasks.tables import split_csv, split_tsv
+from lra_tasks.tables import has_too_many, split_csv, split_tsv
 from lra_tasks.task import Task
 from nystromformer.errors import ConfigError
 from nystromformer.experiments import cli
@@ -170,7 +170,7 @@ def read_table(
         )
     for number, fields in enumerate(lines, start=1):
         # Of a CSV file, `split_csv` has refused such a line.
-        if any(fields[len(header) :]):
+        if has_too_many(fields, header):
             raise DataError(
                 f"{name_input()}, text {number} has more columns than the first line: "
                 "take the tabs out of the texts, or save them as CSV"
