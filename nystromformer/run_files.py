@@ -55,7 +55,7 @@ def read_result(workdir: Any) -> dict[str, Any] | None:
     if f"test_{result.get('metric')}" not in result:
         raise ConfigError(
             f"{path} is not the result of a run, it has no test score: copy this "
-            "folder again"
+            "folder again, or run the command that wrote it with a new folder"
         )
     return result
 
@@ -95,5 +95,5 @@ def parse_json(text: bytes | str, path: Any) -> dict[str, Any]:
     except ValueError as error:  # of JSON, or of bytes that are no text
         raise ConfigError(
             f"{path} cannot be used, it is cut short or changed ({error}): copy this "
-            "folder again"
+            "folder again, or run the command that wrote it with a new folder"
         ) from None
