@@ -3,7 +3,6 @@
 import itertools
 import os
 import shutil
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -134,41 +133,35 @@ class Killed(BaseException):
     """Ends a function as a kill ends a process."""
 
 
-# What Python tells of the changes of folders, before they are made.
-CHANGES = ("os.rename", "os.remove", "os.rmdir")
+# The functions of `os` that change a folder.
+CHANGES = ("rename", "replace", "remove", "unlink", "rmdir")
 
 
-@pytest.fixture(scope="module")
-def save_and_die():
-    """`save_weights`, killed before a change of a folder; whether it came so far."""
-    changes_left = None
+def save_and_die(folder, step, num_changes):
+    """`save_weights`, killed after so many changes of a folder; whether it had more."""
+    changes_left = num_changes
 
-    def die(event, _):
-        nonlocal changes_left
-        if changes_left is None or event not in CHANGES:
-            return
-        if changes_left == 0:
-            raise Killed
-        changes_left -= 1
+    def kill_before(change):
+        def change_or_die(*args, **kwargs):
+            nonlocal changes_left
+            if changes_left == 0:
+                raise Killed
+            changes_left -= 1
+            return change(*args, **kwargs)
 
-    def save(folder, step, num_changes):
-        nonlocal changes_left
-        changes_left = num_changes
+        return change_or_die
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHANGES:
+            patch.setattr(os, name, kill_before(getattr(os, name)))
         try:
             save_weights(folder, make_state(step), {"value": step / 7})
         except Killed:
             return True
-        finally:
-            changes_left = None
-        return False
-
-    sys.addaudithook(die)
-    return save
+    return False
 
 
-def test_save_weights_that_is_killed_leaves_the_old_or_the_new_ones(
-    tmp_path, save_and_die
-):
+def test_save_weights_that_is_killed_leaves_the_old_or_the_new_ones(tmp_path):
     folder = tmp_path / "best"
     save_and_die(folder, 0, 1000)
     last_step = 0
