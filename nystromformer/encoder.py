@@ -309,7 +309,7 @@ class Encoder(nnx.Module):
             has_token_types=self.token_types is not None,
         )
         if self.ignore_id is not None:
-            is_token = inputs != self.ignore_id
+            is_token = ~_has_id(inputs, self.ignore_id)
             mask = is_token if mask is None else mask & is_token
         rngs = split_rng(dropout_rng, 1 + len(self.blocks))
 
@@ -357,13 +357,21 @@ class Encoder(nnx.Module):
         """Type 0 up to the first separator and 1 after it, int [B, L]."""
         if self.separator is None:
             return jnp.zeros(inputs.shape[:2], jnp.int32)
-        is_separator = inputs == self.separator
+        is_separator = _has_id(inputs, self.separator)
         if mask is not None:
             is_separator &= mask
         num_separators = jax.vmap(ranks)(is_separator)
         num_separators_before = num_separators - is_separator.astype(jnp.int32)
         last_type = min(1, self.token_types.shape[0] - 1)  # RoBERTa has one
         return jnp.minimum(num_separators_before, last_type)
+
+
+def _has_id(inputs: jax.Array, token_id: int) -> jax.Array:
+    """Whether each token has that id, bool [B, L].
+
+    Beside a narrow dtype jax would wrap the id: 300 would be the byte 44.
+    """
+    return jnp.asarray(inputs, jnp.int32) == token_id
 
 
 def _check_inputs(

@@ -13,6 +13,7 @@ from nystromformer.validation import (
     check_kernel_size,
     check_range,
     check_rate,
+    check_type,
 )
 
 
@@ -60,6 +61,7 @@ class EncoderSettings:
         check_kernel_size("short_conv", self.short_conv)
         check_range("norm_epsilon", self.norm_epsilon, 0)
         for name in ("num_layers", "num_heads", "model_dim", "mlp_dim"):
+            check_type(name, getattr(self, name), int)
             check_range(name, getattr(self, name), 1)
         check_range("num_token_types", self.num_token_types, 0)
         check_rate("dropout_rate", self.dropout_rate)
@@ -104,6 +106,7 @@ class EncoderConfig(EncoderSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_type("max_length", self.max_length, int)
         check_range("max_length", self.max_length, 1)
         if not jnp.issubdtype(self.dtype, jnp.floating):
             raise ValueError(

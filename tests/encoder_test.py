@@ -216,6 +216,8 @@ def test_mlp_takes_the_gelu_of_the_config(kind):
     ("options", "text"),
     [
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
+        ({"num_layers": 2.0}, "num_layers must be int, got 2.0"),
+        ({"max_length": 1e3}, "max_length must be int, got 1000.0"),
         ({"mlp_dim": 0}, "mlp_dim must be at least 1, got 0"),
         ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
         ({"vocab_size": None, "input_dim": -3}, "input_dim must be at least 1, got -3"),

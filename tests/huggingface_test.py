@@ -10,12 +10,15 @@ import pytest
 from flax import nnx
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from nystromformer.classifiers import FirstTokenClassifier
 from nystromformer.encoder_config import EncoderConfig
 from nystromformer.errors import PretrainedError
 from nystromformer.huggingface import load_pretrained
+from nystromformer.huggingface.export import save_pretrained
 from nystromformer.huggingface.files import read_config
 from nystromformer.huggingface.layout import LAYOUTS
 from nystromformer.huggingface.load import variables_by_name
+from nystromformer.token_models import MaskedLanguageModel
 from tests.commands import ROOT
 from tests.published_folder import (
     BASE,
@@ -265,6 +268,22 @@ def test_load_pretrained_takes_the_gelu_of_the_config(tmp_path):
     assert not load_pretrained(tmp_path).approximate
     make_published_folder(tmp_path, hidden_act="gelu_new")
     assert load_pretrained(tmp_path).approximate
+
+
+def test_save_pretrained_refuses_a_decoder_with_a_gelu_of_its_own(tmp_path):
+    """As RoBERTa's, where the encoder has the other one."""
+    config = dataclasses.replace(CONFIG, attention_options={"num_landmarks": L})
+    model = MaskedLanguageModel(config, rngs=nnx.Rngs(0))
+    model.approximate = False
+    with pytest.raises(PretrainedError, match="gelu=tanh and erf in the head"):
+        save_pretrained(tmp_path, model, config)
+
+
+def test_save_pretrained_refuses_class_names_that_are_not_one_a_class(tmp_path):
+    config = dataclasses.replace(CONFIG, attention_options={"num_landmarks": L})
+    model = FirstTokenClassifier(config, num_classes=3, rngs=nnx.Rngs(0))
+    with pytest.raises(PretrainedError, match="2 names, and the model 3 classes"):
+        save_pretrained(tmp_path, model, config, class_names=["no", "yes"])
 
 
 OTHER_SETTINGS = {"hidden_dropout_prob": 0.3, "hidden_act": "gelu"}

@@ -47,10 +47,12 @@ def test_encoder_with_one_token_type_gives_it_to_all_tokens():
     assert error_of_valid_rows(out, expected) <= TOLERANCE["same"]
 
 
-def test_encoder_without_a_separator_gives_every_id_type_0():
-    """Also the bytes 255, which −1 would be among them."""
+@pytest.mark.parametrize("options", [{}, {"separator": -1}, {"ignore_id": 511}])
+def test_encoder_gives_bytes_type_0_if_none_is_the_separator(options):
+    """Also the bytes 255, which −1 and 511 would be among them."""
     ids = np.where(INPUTS == 3, 255, INPUTS)
-    model = make_encoder(vocab_size=256, num_token_types=2, attention="identity")
+    options = {"vocab_size": 256, "num_token_types": 2, **options}
+    model = make_encoder(attention="identity", **options)
     out_of_bytes = encode(model, jnp.asarray(ids, jnp.uint8))
     assert relative_error(out_of_bytes, encode(model, ids)) <= TOLERANCE["same"]
 

@@ -79,12 +79,12 @@ def save_pretrained(
 
     Raises:
       PretrainedError: if transformers has no such model; the message names the setting
-        that it does not have.
+        that it does not have. Also if class_names has more or fewer names than classes.
     """
     attention = _attention_of_all_layers(config)
     model_type, prefix = TWINS[attention.name]
     layout = LAYOUTS[model_type]
-    architecture = prefix + _find_head(model, layout)
+    architecture = prefix + _find_head(model, layout, config.gelu)
     tensors = _make_tensors(model, layout)
     if attention.name == "nystrom" and not attention.options["conv_kernel_size"]:
         # Nyströmformer always has a convolution: a kernel of zeros changes nothing.
@@ -101,7 +101,13 @@ def save_pretrained(
         "dtype": "float32",
     }
     if isinstance(model, FirstTokenClassifier):
-        names = class_names or [str(i) for i in range(model.out.out_features)]
+        num_classes = model.out.out_features
+        names = class_names or [str(i) for i in range(num_classes)]
+        if len(names) != num_classes:
+            raise PretrainedError(
+                f"class_names has {len(names)} names, and the model {num_classes} "
+                "classes: give a name for each"
+            )
         settings["id2label"] = {str(i): name for i, name in enumerate(names)}
         settings["label2id"] = {name: i for i, name in enumerate(names)}
     if architecture.endswith("Model"):
@@ -157,11 +163,17 @@ def _no_twin(setting: str, reason: str) -> PretrainedError:
     return PretrainedError(f"transformers has no model with {setting}: {reason}")
 
 
-def _find_head(model: nnx.Module, layout: Layout) -> str:
+def _find_head(model: nnx.Module, layout: Layout, encoder_gelu: str) -> str:
     """The last part of the name of the class there."""
     if isinstance(model, Encoder | EncoderModel):
         return "Model"
     if isinstance(model, MaskedLanguageModel):
+        decoder_gelu = "tanh" if model.approximate else "erf"
+        if decoder_gelu != encoder_gelu:
+            raise _no_twin(
+                f"gelu={encoder_gelu} and {decoder_gelu} in the head of masked tokens",
+                "both are one setting",
+            )
         return "ForMaskedLM"
     if not isinstance(model, FirstTokenClassifier):
         raise _no_twin(
