@@ -15,7 +15,11 @@ NUM_TEST_EXAMPLES = {"listops": 2_000, "text": 25_000, "image": 10_000}
 # The runs of each row that a page has, by its label: their names in runs.jsonl and in
 # earlier_runs.csv.
 LISTOPS_RUNS = {
-    "identity (no attention)": ["listops_paper/none", "identity-s1", "paper/identity-seed2"],
+    "identity (no attention)": [
+        "listops_paper/none",
+        "identity-s1",
+        "paper/identity-seed2",
+    ],
     "softmax": ["listops_paper/softmax", "softmax/softmax-s1", "softmax/softmax-s2"],
     "nystrom, 64 landmarks": [
         "listops_paper/nystrom-64",
