@@ -204,10 +204,10 @@ def test_load_modules_runs_a_file_again_that_has_failed(tmp_path):
 
 
 def test_commands_of_these_tests_leave_no_file(run_main, tmp_path, monkeypatch):
+    run_main("print('ran')")  # the first one starts the server, which keeps a folder
     streams = tmp_path / "streams"
     streams.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(streams))
-    run_main("print('ran')")  # the first one starts the server
     num_open = len(os.listdir("/dev/fd"))
     assert run_main("print('ran')").stdout == "ran\n"
     assert len(os.listdir("/dev/fd")) == num_open
