@@ -25,6 +25,10 @@ from nystromformer.experiments.report.runs import (
 SCORES_NOTE = "Mean ± standard deviation over seeds; in brackets the number of seeds{}."
 STEPS_NOTE = " and the steps of unfinished runs"
 FLOOR_NOTE = "Floor: what a fixed rule reaches on these examples."
+FLOOR_OF_ALL_NOTE = (
+    "Floor: what a fixed rule reaches on the whole test split, of which "
+    "train.max_eval_examples lets runs measure a part."
+)
 # By words of the cells that they explain.
 DIFFERENCES_NOTES = {
     "chance": (
@@ -130,8 +134,14 @@ def _show_scores(frame: pd.DataFrame, _: Request) -> Block:
     table = tables.score_table(frame)
     notes = [SCORES_NOTE.format("" if frame["finished"].all() else STEPS_NOTE)]
     if table["attention"].str.startswith("floor: ").any():
-        notes.append(FLOOR_NOTE)
+        notes.append(FLOOR_OF_ALL_NOTE if _has_limited_scores(frame) else FLOOR_NOTE)
     return _with_notes(table, [*notes, describe(frame)])
+
+
+def _has_limited_scores(frame: pd.DataFrame) -> bool:
+    """Whether a run may have measured a part of its test split; floors never do."""
+    limits = frame["settings"].map(lambda x: x.get("train.max_eval_examples"))
+    return bool((frame["test_examples"] == limits).any())
 
 
 def _show_differences(frame: pd.DataFrame, request: Request) -> Block:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from nystromformer.experiments.report.blocks import describe
+from nystromformer.experiments.report.blocks import describe, make_block
+from nystromformer.experiments.report.records import read_records
 from nystromformer.training import checkpoint
 
 
@@ -63,3 +64,13 @@ def test_describe_says_what_all_runs_share_without_the_path_of_a_folder(runs):
         runs.add(f"{attention},quick", 0.5, train__init_from="/home/me/source")
     text = describe(runs.read())
     assert "All have preset=quick, train.init_from=source. " in text
+
+
+def test_scores_of_a_part_of_a_split_stand_beside_floors_of_all_of_it(runs):
+    runs.add("linear,quick", 0.5, train__max_eval_examples=9_000)
+    notes = " ".join(make_block("scores", read_records([runs.folder])).notes)
+    assert "reaches on these examples." in notes
+    measured = {"test_examples": 32}
+    runs.add("nystrom,quick", 0.5, result=measured, train__max_eval_examples=32)
+    notes = " ".join(make_block("scores", read_records([runs.folder])).notes)
+    assert "reaches on the whole test split, of which train.max_eval_examples" in notes
