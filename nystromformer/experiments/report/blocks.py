@@ -26,8 +26,8 @@ SCORES_NOTE = "Mean ± standard deviation over seeds; in brackets the number of 
 STEPS_NOTE = " and the steps of unfinished runs"
 FLOOR_NOTE = "Floor: what a fixed rule reaches on these examples."
 FLOOR_OF_ALL_NOTE = (
-    "Floor: what a fixed rule reaches on the whole test split, of which "
-    "train.max_eval_examples lets runs measure a part."
+    "Floor: what a fixed rule reaches on the test split, not only on the part that "
+    "train.max_eval_examples lets runs measure."
 )
 # By words of the cells that they explain.
 DIFFERENCES_NOTES = {
@@ -139,7 +139,7 @@ def _show_scores(frame: pd.DataFrame, _: Request) -> Block:
 
 
 def _has_limited_scores(frame: pd.DataFrame) -> bool:
-    """Whether a run may have measured a part of its test split; floors never do."""
+    """Whether a run may have measured a part of the split that floors are of."""
     limits = frame["settings"].map(lambda x: x.get("train.max_eval_examples"))
     return bool((frame["test_examples"] == limits).any())
 
