@@ -152,7 +152,7 @@ def diagnose(
     longest = max(int(inputs.mask.sum(1).max()) for inputs in layers)
     if longest == 0:
         raise ValueError("mask must have a token, which is True, got none")
-    numbers = _choose_numbers(num_landmarks, longest)
+    numbers = _choose_landmark_counts(num_landmarks, longest)
     check_range("num_draws", num_draws, 1)
 
     with jax.enable_x64(True):
@@ -176,7 +176,7 @@ def diagnose(
     )
 
 
-def _choose_numbers(
+def _choose_landmark_counts(
     num_landmarks: int | Sequence[int] | None, longest: int
 ) -> list[int]:
     """The numbers of landmarks to try, in ascending order, all below the longest."""

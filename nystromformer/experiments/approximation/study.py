@@ -73,7 +73,7 @@ def own_landmarks(config: Config) -> int:
     return max(options.get("num_landmarks", 0) for _, options in config.attentions())
 
 
-def choose_counts(
+def choose_landmark_counts(
     landmarks: Sequence[int] | None, run_landmarks: int, max_length: int
 ) -> list[int]:
     """Returns the numbers of landmarks to measure, in ascending order.

@@ -20,7 +20,7 @@ from nystromformer.experiments.approximation.study import (
     NUM_DRAWS,
     Study,
     check_choices,
-    choose_counts,
+    choose_landmark_counts,
     measure_study,
     own_landmarks,
     record_longest,
@@ -100,7 +100,7 @@ def write_study(
       swap_examples, data_dir: as for `measure_study`.
 
     Raises:
-      ConfigError: as in `choose_counts` and `check_choices`, and if the folder has
+      ConfigError: as in `choose_landmark_counts` and `check_choices`, and if the folder has
         other files.
     """
     markdown.check_folder(out, OWN_FILE)
@@ -108,7 +108,7 @@ def write_study(
         print(_describe_left_out(run), flush=True)
     layers = record_longest(run, examples, data_dir)
     max_length = int(max(inputs.mask.sum(1).max() for inputs in layers))
-    counts = choose_counts(landmarks, own_landmarks(run.config), max_length)
+    counts = choose_landmark_counts(landmarks, own_landmarks(run.config), max_length)
     check_choices(counts, layers[0].key.shape[1])
 
     made_by = provenance.collect()

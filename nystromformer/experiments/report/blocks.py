@@ -24,10 +24,9 @@ from nystromformer.experiments.report.runs import (
 # What the notes below a table say, each where the table has what it is about.
 SCORES_NOTE = "Mean ± standard deviation over seeds; in brackets the number of seeds{}."
 STEPS_NOTE = " and the steps of unfinished runs"
-FLOOR_NOTE = "Floor: what a fixed rule reaches on these examples."
-FLOOR_OF_ALL_NOTE = (
-    "Floor: what a fixed rule reaches on the test split, not only on the part that "
-    "train.max_eval_examples lets runs measure."
+FLOOR_NOTE = (
+    "Floor: what a fixed rule reaches on the test split, of which runs may measure a "
+    "part."
 )
 # By words of the cells that they explain.
 DIFFERENCES_NOTES = {
@@ -134,14 +133,8 @@ def _show_scores(frame: pd.DataFrame, _: Request) -> Block:
     table = tables.score_table(frame)
     notes = [SCORES_NOTE.format("" if frame["finished"].all() else STEPS_NOTE)]
     if table["attention"].str.startswith("floor: ").any():
-        notes.append(FLOOR_OF_ALL_NOTE if _has_limited_scores(frame) else FLOOR_NOTE)
+        notes.append(FLOOR_NOTE)
     return _with_notes(table, [*notes, describe(frame)])
-
-
-def _has_limited_scores(frame: pd.DataFrame) -> bool:
-    """Whether a run may have measured a part of the split that floors are of."""
-    limits = frame["settings"].map(lambda x: x.get("train.max_eval_examples"))
-    return bool((frame["test_examples"] == limits).any())
 
 
 def _show_differences(frame: pd.DataFrame, request: Request) -> Block:

@@ -11,7 +11,7 @@ import pytest
 import nystromformer
 from nystromformer.experiments.approximation import columns
 from nystromformer.experiments.approximation.diagnosis import (
-    _choose_numbers,
+    _choose_landmark_counts,
     advise,
     summarize,
 )
@@ -398,13 +398,13 @@ def test_diagnose_refuses_what_does_not_fit(layers):
 
 
 def test_numbers_that_nobody_names_are_those_below_the_longest_example():
-    assert _choose_numbers(None, 48) == [8, 16, 32]
-    assert _choose_numbers(None, 1_000) == [8, 16, 32, 64]
+    assert _choose_landmark_counts(None, 48) == [8, 16, 32]
+    assert _choose_landmark_counts(None, 1_000) == [8, 16, 32, 64]
 
 
 def test_a_number_that_is_named_twice_is_tried_once():
-    assert _choose_numbers([16, 8, 16], 48) == [8, 16]
-    assert _choose_numbers(8, 48) == [8]
+    assert _choose_landmark_counts([16, 8, 16], 48) == [8, 16]
+    assert _choose_landmark_counts(8, 48) == [8]
 
 
 def test_diagnose_refuses_other_numbers_of_layers(layers):

@@ -8,7 +8,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.approximation import study
 from nystromformer.experiments.approximation.study import (
     check_choices,
-    choose_counts,
+    choose_landmark_counts,
     measure_all,
     own_landmarks,
 )
@@ -18,19 +18,19 @@ from tests.small import make_config
 
 
 def test_landmarks_have_by_default_the_runs_own_number():
-    assert choose_counts(None, 6, 40) == [4, 6, 8, 16, 32]
-    assert choose_counts(None, 64, 40) == [4, 8, 16, 32]
-    assert choose_counts(None, 0, 9) == [4, 8]
+    assert choose_landmark_counts(None, 6, 40) == [4, 6, 8, 16, 32]
+    assert choose_landmark_counts(None, 64, 40) == [4, 8, 16, 32]
+    assert choose_landmark_counts(None, 0, 9) == [4, 8]
 
 
 def test_sequences_too_short_for_the_defaults_blame_no_flag_that_was_not_given():
     with pytest.raises(ConfigError) as error:
-        choose_counts(None, run_landmarks=0, max_length=4)
+        choose_landmark_counts(None, run_landmarks=0, max_length=4)
     assert str(error.value) == (
         "the longest sequence has 4 tokens, too few for 4 landmarks; take a run with "
         "longer sequences, or give smaller --landmarks"
     )
-    assert choose_counts([3, 2, 3], run_landmarks=0, max_length=4) == [2, 3]
+    assert choose_landmark_counts([3, 2, 3], run_landmarks=0, max_length=4) == [2, 3]
 
 
 @pytest.mark.parametrize(

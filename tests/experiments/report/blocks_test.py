@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from nystromformer.experiments.report.blocks import describe, make_block
-from nystromformer.experiments.report.records import read_records
+from nystromformer.experiments.report.blocks import describe
 from nystromformer.training import checkpoint
 
 
@@ -64,16 +63,3 @@ def test_describe_says_what_all_runs_share_without_the_path_of_a_folder(runs):
         runs.add(f"{attention},quick", 0.5, train__init_from="/home/me/source")
     text = describe(runs.read())
     assert "All have preset=quick, train.init_from=source. " in text
-
-
-def test_scores_of_a_part_of_a_split_stand_beside_floors_of_all_of_it(runs):
-    runs.add("linear,quick", 0.5, train__max_eval_examples=9_000)
-    notes = " ".join(make_block("scores", read_records([runs.folder])).notes)
-    assert "reaches on these examples." in notes
-    measured = {"test_examples": 32}
-    runs.add("nystrom,quick", 0.5, result=measured, train__max_eval_examples=32)
-    notes = " ".join(make_block("scores", read_records([runs.folder])).notes)
-    assert (
-        "reaches on the test split, not only on the part that train.max_eval_examples"
-        in notes
-    )
