@@ -100,8 +100,8 @@ def write_study(
       swap_examples, data_dir: as for `measure_study`.
 
     Raises:
-      ConfigError: as in `choose_landmark_counts` and `check_choices`, and if the folder has
-        other files.
+      ConfigError: as in `choose_landmark_counts` and `check_choices`, and if the folder
+        has other files.
     """
     markdown.check_folder(out, OWN_FILE)
     if swap_examples and not has_exact_attention(run):
