@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from nystromformer.validation import (
     check_rate,
     check_type,
 )
+
+RANGE_OF_IDS = (-(2**31), 2**31 - 1)  # of int32, as which tokens are compared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,10 @@ class EncoderSettings:
     dtype: jax.typing.DTypeLike = jnp.float32  # computation; parameters are float32
 
     def __post_init__(self) -> None:
+        kinds = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            if field.name != "dtype":
+                check_type(field.name, getattr(self, field.name), kinds[field.name])
         check_choice("remat", self.remat, ("none", "block"))
         check_choice("norm", self.norm, ("pre", "post"))
         check_choice("gelu", self.gelu, ("erf", "tanh"))
@@ -61,9 +67,10 @@ class EncoderSettings:
         check_kernel_size("short_conv", self.short_conv)
         check_range("norm_epsilon", self.norm_epsilon, 0)
         for name in ("num_layers", "num_heads", "model_dim", "mlp_dim"):
-            check_type(name, getattr(self, name), int)
             check_range(name, getattr(self, name), 1)
         check_range("num_token_types", self.num_token_types, 0)
+        if self.ignore_id is not None:
+            check_range("ignore_id", self.ignore_id, *RANGE_OF_IDS)
         check_rate("dropout_rate", self.dropout_rate)
         if self.model_dim % self.num_heads:
             raise ValueError(
@@ -106,7 +113,6 @@ class EncoderConfig(EncoderSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_type("max_length", self.max_length, int)
         check_range("max_length", self.max_length, 1)
         if not jnp.issubdtype(self.dtype, jnp.floating):
             raise ValueError(
@@ -136,6 +142,8 @@ class EncoderConfig(EncoderSettings):
             check_range("vocab_size", self.vocab_size, 1)
         if self.input_dim is not None:
             check_range("input_dim", self.input_dim, 1)
+        if self.separator is not None:
+            check_range("separator", self.separator, *RANGE_OF_IDS)
         if self.input_dim is not None and self.ignore_id is not None:
             raise ValueError(
                 f"ignore_id={self.ignore_id} is a token's, and inputs are features: "

@@ -214,10 +214,12 @@ def local_folder(text: str | None) -> Path:
 
     Raises:
       DataError: for one in a bucket, where only train.py writes.
-      ConfigError: for a file.
+      ConfigError: for an empty name, as of a variable that is not set, or a file.
     """
-    local_path(str(text))  # It raises DataError.
-    folder = Path(str(text)).expanduser()
+    if not text:
+        raise ConfigError("a folder has an empty name: is a variable not set?")
+    local_path(text)  # It raises DataError.
+    folder = Path(text).expanduser()
     if folder.is_file():
         raise ConfigError(f"{folder} is a file: name a folder")
     return folder

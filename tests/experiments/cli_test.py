@@ -219,6 +219,8 @@ def test_a_folder_that_a_flag_names_is_no_file(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"/file is a file: name a folder"):
         local_folder(str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match=r"empty name: is a variable not set\?"):
+        local_folder("")
 
 
 CACHE_PROGRAM = """
