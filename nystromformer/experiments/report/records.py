@@ -82,9 +82,23 @@ def _add_records(records: dict[str, Record], new_records: Iterable[Record]) -> N
         records[name] = record
 
 
-def _lines(file: Path) -> list[str]:
-    """The lines of a file, which end in a newline and in no other character."""
-    return [line for line in file.read_text("utf-8").split("\n") if line]
+def _parse_lines(file: Path) -> list[dict[str, Any]]:
+    """The objects of a file of a report, one a line; each has the name of its run.
+
+    A line ends in a newline and in no other character.
+    """
+    objects = []
+    for line in file.read_bytes().split(b"\n"):
+        if not line:
+            continue
+        content = parse_json(line, file)
+        if "run" not in content:
+            raise ConfigError(
+                f"{file} is not a file of a report: a line of it has no key 'run'; "
+                "name folders of runs or reports"
+            )
+        objects.append(content)
+    return objects
 
 
 def _find_files(folder: Path, name: str) -> list[Path]:
@@ -105,13 +119,11 @@ def _read_packed(folder: Path) -> list[Record]:
         curves: dict[str, list[Any]] = {}
         curves_file = file.with_name(CURVES_FILE)
         if curves_file.exists():
-            for line in _lines(curves_file):
-                row = parse_json(line, curves_file)
+            for row in _parse_lines(curves_file):
                 curves.setdefault(row.pop("run"), []).append(row)
 
         path = file.parent.relative_to(folder)
-        for line in _lines(file):
-            record = parse_json(line, file)
+        for record in _parse_lines(file):
             record["curve"] = curves.get(record["run"], [])
             record["run"] = (path / record["run"]).as_posix()
             records.append(record)
@@ -151,7 +163,7 @@ def _read_workdir(workdir: Path, name: str, config: Mapping[str, Any]) -> Record
     curve = []
     if metrics_file.exists():
         # A run that trains may be about to write the last line.
-        *lines, _ = metrics_file.read_text().split("\n")
+        *lines, _ = metrics_file.read_bytes().split(b"\n")
         curve = [parse_json(line, metrics_file) for line in lines]
     record = {"run": name, "config": config, "result": result, "curve": curve}
     if result is not None:
