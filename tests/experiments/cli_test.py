@@ -251,22 +251,24 @@ def test_programs_are_kept_in_the_home_folder_unless_jax_has_another(
 def test_a_signal_ends_a_process_also_while_python_collects_garbage():
     """JAX has a callback there, and Python drops what a callback raises."""
     handlers = {signum: signal.getsignal(signum) for signum in SIGNALS}
-    is_sent = False
 
     def send(phase, info):
-        nonlocal is_sent
-        if not is_sent:
-            is_sent = True
+        if phase == "stop":
             os.kill(os.getpid(), signal.SIGUSR2)
 
-    gc.callbacks.append(send)
+    def collect_and_wait():
+        gc.callbacks.append(send)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(send)
+        time.sleep(5)
+
     try:
         end_on_signals()
         with pytest.raises(SystemExit) as ended:
-            gc.collect()
-            time.sleep(5)
+            collect_and_wait()
     finally:
-        gc.callbacks.remove(send)
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
     assert ended.value.code == 128 + signal.SIGUSR2
