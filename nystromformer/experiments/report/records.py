@@ -77,25 +77,27 @@ def _add_records(records: dict[str, Record], new_records: Iterable[Record]) -> N
         name = record["run"]
         if name in records:
             raise ConfigError(
-                f"two runs are named {name}; report on them apart, or rename a folder"
+                f"two runs are named {name}; report on them apart, rename a folder, or "
+                f"delete the line of one in {RUNS_FILE}"
             )
         records[name] = record
 
 
-def _parse_lines(file: Path) -> list[dict[str, Any]]:
-    """The objects of a file of a report, one a line; each has the name of its run.
+def _parse_lines(file: Path, keys: Iterable[str]) -> list[dict[str, Any]]:
+    """The objects of a file of a report, one a line, each of which has these keys.
 
     A line ends in a newline and in no other character.
     """
     objects = []
-    for line in file.read_bytes().split(b"\n"):
+    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
         if not line:
             continue
         content = parse_json(line, file)
-        if "run" not in content:
+        missing = [key for key in keys if key not in content]
+        if missing:
             raise ConfigError(
-                f"{file} is not a file of a report: a line of it has no key 'run'; "
-                "name folders of runs or reports"
+                f"{file} is not a file of a report: line {number} lacks "
+                f"{', '.join(missing)}; name folders of runs or reports"
             )
         objects.append(content)
     return objects
@@ -119,11 +121,11 @@ def _read_packed(folder: Path) -> list[Record]:
         curves: dict[str, list[Any]] = {}
         curves_file = file.with_name(CURVES_FILE)
         if curves_file.exists():
-            for row in _parse_lines(curves_file):
+            for row in _parse_lines(curves_file, ["run"]):
                 curves.setdefault(row.pop("run"), []).append(row)
 
         path = file.parent.relative_to(folder)
-        for record in _parse_lines(file):
+        for record in _parse_lines(file, ["run", "config", "result"]):
             record["curve"] = curves.get(record["run"], [])
             record["run"] = (path / record["run"]).as_posix()
             records.append(record)

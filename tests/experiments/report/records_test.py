@@ -99,8 +99,11 @@ def test_read_records_names_a_damaged_file(three, name, content):
         read_records([three.folder])
 
 
-@pytest.mark.parametrize("name", ["runs.jsonl", "curves.jsonl"])
-def test_read_records_names_a_damaged_file_of_a_report(three, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("runs.jsonl", "run, config, result"), ("curves.jsonl", "run")],
+)
+def test_read_records_names_a_damaged_file_of_a_report(three, tmp_path, name, missing):
     packed = tmp_path / "packed"
     packed.mkdir()
     write_records(read_records([three.folder]), packed)
@@ -108,7 +111,8 @@ def test_read_records_names_a_damaged_file_of_a_report(three, tmp_path, name):
     with pytest.raises(ConfigError, match=rf"/packed/{name} cannot be used, it is cut"):
         read_records([packed])
     (packed / name).write_text('{"step": 5}\n')
-    with pytest.raises(ConfigError, match=rf"/packed/{name} is not a file of a report"):
+    message = f"/packed/{name} is not a file of a report: line 1 lacks {missing}; name"
+    with pytest.raises(ConfigError, match=message):
         read_records([packed])
 
 
