@@ -3,6 +3,7 @@
 This takes neither JAX nor the model, and so this module imports none of them.
 """
 
+import contextlib
 import json
 from typing import Any
 
@@ -61,10 +62,16 @@ def read_result(workdir: Any) -> dict[str, Any] | None:
 
 
 def write_text(path: Any, text: str) -> None:
-    """Writes a file as a whole or not at all."""
+    """Writes a file as a whole or not at all; an OSError names it."""
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_bytes(text.encode())
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(text.encode())
+        temporary.replace(path)
+    except OSError as error:
+        # A new folder with this file would be taken for that of something else.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_json(path: Any, content: Any) -> None:

@@ -1,6 +1,7 @@
 """The process of a command: its flags, signals, errors in one line, and the cache."""
 
 import contextlib
+import gc
 import grp
 import os
 import pwd
@@ -158,10 +159,28 @@ def end_on_signals() -> None:
         signal.signal(signum, _end_before_steps)
 
 
-def _end_before_steps(signum: int, frame: FrameType | None) -> NoReturn:
+def _end_before_steps(signum: int, frame: FrameType | None) -> None:
+    if _is_in_gc_callback(frame):
+        again = threading.Timer(0.01, os.kill, (os.getpid(), signum))
+        again.daemon = True
+        again.start()
+        return
     reason = f"{Interrupted(signum)} before the first step; nothing to save"
     print(f"{reason}. Run the same command again.")
     sys.exit(128 + signum)
+
+
+def _is_in_gc_callback(frame: FrameType | None) -> bool:
+    """Whether a frame is that of a callback of the garbage collector, or below one.
+
+    JAX has one. Python drops what is raised there, and the process would run on.
+    """
+    codes = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    while frame is not None:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class StopFlag:

@@ -61,7 +61,7 @@ class MetricsWriter:
         last_steps = {"train": step, "validation": evaluated}
         self.has_written = False
         if self.path.exists():
-            *lines, _ = self.path.read_text().split("\n")  # no "\n" behind half a row
+            *lines, _ = self.path.read_bytes().split(b"\n")  # no "\n" behind half a row
             for line in lines:
                 row = parse_json(line, self.path)
                 if row["step"] <= last_steps.get(row["split"], -1):

@@ -1,11 +1,13 @@
 """One line and a status for what a person can mend; a traceback for a bug."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import pytest
 
@@ -13,6 +15,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.experiments.cli import (
     SIGNALS,
     StopFlag,
+    end_on_signals,
     local_folder,
     take_changes,
 )
@@ -243,6 +246,32 @@ def test_programs_are_kept_in_the_home_folder_unless_jax_has_another(
     environment = {"HOME": str(tmp_path), "JAX_COMPILATION_CACHE_DIR": folder}
     done = commands.with_env(**environment).run(str(script))
     assert done.stdout.strip() == expected.format(home=tmp_path), done.stderr
+
+
+def test_a_signal_ends_a_process_also_while_python_collects_garbage():
+    """JAX has a callback there, and Python drops what a callback raises."""
+    handlers = {signum: signal.getsignal(signum) for signum in SIGNALS}
+
+    def send(phase, info):
+        if phase == "stop":
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+    def collect_and_wait():
+        gc.callbacks.append(send)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(send)
+        time.sleep(5)
+
+    try:
+        end_on_signals()
+        with pytest.raises(SystemExit) as ended:
+            collect_and_wait()
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+    assert ended.value.code == 128 + signal.SIGUSR2
 
 
 @pytest.mark.parametrize("signum", SIGNALS)

@@ -12,6 +12,7 @@ from nystromformer.errors import ConfigError
 from nystromformer.run_files import write_text
 from nystromformer.training import output
 from nystromformer.training.output import Bar, MetricsWriter, Progress, say
+from tests.full_disk import full_disk
 
 
 def read_rows(workdir):
@@ -57,9 +58,10 @@ def test_metrics_writer_drops_rows_after_the_checkpoint(
     assert purge in content
 
 
-def test_metrics_writer_names_a_file_with_a_damaged_line(tmp_path):
+@pytest.mark.parametrize("content", [b"\0\0\n", b'{"step": 5, "sp\xc3\n'])
+def test_metrics_writer_names_a_file_with_a_damaged_line(tmp_path, content):
     """After a power failure, zeros may stand in place of what was written last."""
-    (tmp_path / "metrics.jsonl").write_text("\0\0\n")
+    (tmp_path / "metrics.jsonl").write_bytes(content)
     with pytest.raises(ConfigError, match=rf"{tmp_path}/metrics\.jsonl cannot be used"):
         MetricsWriter(tmp_path)
 
@@ -72,6 +74,14 @@ def test_write_text_leaves_the_old_file_whole_to_whoever_reads_it(tmp_path):
         assert reader.read() == "old"
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_write_text_to_a_full_disk_leaves_no_half_of_a_file(tmp_path):
+    """It would be taken for a file of something else, and the folder refused."""
+    path = tmp_path / "config.json"
+    with full_disk(), pytest.raises(OSError, match=f"File too large: '{path}'"):
+        write_text(path, "x" * 60_000)
+    assert not list(tmp_path.iterdir())
 
 
 def test_say_keeps_no_line_back(monkeypatch):

@@ -221,7 +221,7 @@ def _tell_equal_runs_apart(frame: pd.DataFrame, names: Sequence[Name]) -> list[N
             raise ConfigError(
                 "these runs have equal settings and seed; report on them apart, or "
                 "keep one, and delete the folders of the others and their entries in "
-                f"sweep.json: {runs}"
+                f"sweep.json and lines in runs.jsonl: {runs}"
             )
     rows = [named_runs["column"], named_runs["label"]]
     is_ambiguous = is_equal.groupby(rows).transform("any")

@@ -77,14 +77,30 @@ def _add_records(records: dict[str, Record], new_records: Iterable[Record]) -> N
         name = record["run"]
         if name in records:
             raise ConfigError(
-                f"two runs are named {name}; report on them apart, or rename a folder"
+                f"two runs are named {name}; report on them apart, rename a folder, or "
+                f"delete the line of one in {RUNS_FILE}"
             )
         records[name] = record
 
 
-def _lines(file: Path) -> list[str]:
-    """The lines of a file, which end in a newline and in no other character."""
-    return [line for line in file.read_text("utf-8").split("\n") if line]
+def _parse_lines(file: Path, keys: Iterable[str]) -> list[dict[str, Any]]:
+    """The objects of a file of a report, one a line, each of which has these keys.
+
+    A line ends in a newline and in no other character.
+    """
+    objects = []
+    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+        if not line:
+            continue
+        content = parse_json(line, file)
+        missing = [key for key in keys if key not in content]
+        if missing:
+            raise ConfigError(
+                f"{file} is not a file of a report: line {number} lacks "
+                f"{', '.join(missing)}; name folders of runs or reports"
+            )
+        objects.append(content)
+    return objects
 
 
 def _find_files(folder: Path, name: str) -> list[Path]:
@@ -105,13 +121,11 @@ def _read_packed(folder: Path) -> list[Record]:
         curves: dict[str, list[Any]] = {}
         curves_file = file.with_name(CURVES_FILE)
         if curves_file.exists():
-            for line in _lines(curves_file):
-                row = parse_json(line, curves_file)
+            for row in _parse_lines(curves_file, ["run"]):
                 curves.setdefault(row.pop("run"), []).append(row)
 
         path = file.parent.relative_to(folder)
-        for line in _lines(file):
-            record = parse_json(line, file)
+        for record in _parse_lines(file, ["run", "config", "result"]):
             record["curve"] = curves.get(record["run"], [])
             record["run"] = (path / record["run"]).as_posix()
             records.append(record)
@@ -151,7 +165,7 @@ def _read_workdir(workdir: Path, name: str, config: Mapping[str, Any]) -> Record
     curve = []
     if metrics_file.exists():
         # A run that trains may be about to write the last line.
-        *lines, _ = metrics_file.read_text().split("\n")
+        *lines, _ = metrics_file.read_bytes().split(b"\n")
         curve = [parse_json(line, metrics_file) for line in lines]
     record = {"run": name, "config": config, "result": result, "curve": curve}
     if result is not None:

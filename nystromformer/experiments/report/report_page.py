@@ -107,7 +107,7 @@ def write_report(
             f"{','.join(compare_with)} into the line <!-- report: differences -->"
         )
     else:
-        text = page.read_text("utf-8")
+        text = _read_page(page)
     text, figures = fill_blocks(text, records)
 
     out.mkdir(parents=True, exist_ok=True)
@@ -118,6 +118,16 @@ def write_report(
     by_row = frame.groupby(["task", "metric", "label"], sort=False)["score"]
     by_row.agg(["mean", "std", "count"]).to_csv(out / SCORES_FILE)
     return f"{count_finished(frame)}; see {page}"
+
+
+def _read_page(page: Path) -> str:
+    """The text of a page, which a person may have saved in another encoding."""
+    try:
+        return page.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{page} is not UTF-8 text ({error.reason}): save it as UTF-8"
+        ) from None
 
 
 def _check_no_record_is_lost(records: Sequence[Record], out: Path) -> None:

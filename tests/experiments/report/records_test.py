@@ -91,12 +91,29 @@ def test_read_records_passes_over_a_folder_that_a_run_has_just_deleted(
     assert not checkpoints.exists()
 
 
-@pytest.mark.parametrize("content", ['{"step": 5\n', "null\n"])
+@pytest.mark.parametrize("content", [b'{"step": 5\n', b"null\n", b'{"\xc3\n'])
 @pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl"])
 def test_read_records_names_a_damaged_file(three, name, content):
-    (three.folder / "01" / name).write_text(content)
+    (three.folder / "01" / name).write_bytes(content)
     with pytest.raises(ConfigError, match=f"/01/{name} cannot be used, it is cut "):
         read_records([three.folder])
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("runs.jsonl", "run, config, result"), ("curves.jsonl", "run")],
+)
+def test_read_records_names_a_damaged_file_of_a_report(three, tmp_path, name, missing):
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    write_records(read_records([three.folder]), packed)
+    (packed / name).write_bytes('{"run": "é'.encode()[:-1])
+    with pytest.raises(ConfigError, match=rf"/packed/{name} cannot be used, it is cut"):
+        read_records([packed])
+    (packed / name).write_text('{"step": 5}\n')
+    message = f"/packed/{name} is not a file of a report: line 1 lacks {missing}; name"
+    with pytest.raises(ConfigError, match=message):
+        read_records([packed])
 
 
 def test_read_records_refuses_a_result_without_a_score(three):

@@ -111,6 +111,10 @@ def test_write_report_replaces_its_own_blocks_and_no_other_folder(three, tmp_pat
     write_report([out], out)
     assert read_page(out) == text
 
+    (out / "README.md").write_bytes("Wörter".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"README\.md is not UTF-8 text \(invalid"):
+        write_report([out], out)
+
     with pytest.raises(ConfigError, match="contains files of something else"):
         write_report([three.folder], three.folder / "00")
     with pytest.raises(ConfigError, match="--compare_with is for a new page; in "):
