@@ -71,7 +71,9 @@ def write_text(path: Any, text: str) -> None:
         # A new folder with this file would be taken for that of something else.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        if error.errno is not None:  # A bucket's errors are words alone.
+            error.filename = str(path)
+        raise
 
 
 def write_json(path: Any, content: Any) -> None:

@@ -22,7 +22,7 @@ LISTOPS_RUNS = {
     ],
     "softmax": ["listops_paper/softmax", "softmax/softmax-s1", "softmax/softmax-s2"],
     "nystrom, 64 landmarks": [
-        "listops_paper/nystrom-64",
+        "paper/nystrom-seed0",
         "paper_more/nystrom-64-seed1",
         "nystrom-s2",
     ],

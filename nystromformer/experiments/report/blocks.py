@@ -199,8 +199,8 @@ def format_notes(notes: Sequence[str]) -> list[str]:
 def describe(frame: pd.DataFrame) -> str:
     """Says how many runs are finished, what all share, and where they were made.
 
-    Runs of several commits or devices are told apart in words: their numbers may differ
-    for that reason alone.
+    Runs of several commits, devices or versions are told apart in words: their numbers
+    may differ for that reason alone.
     """
     runs = frame.drop_duplicates("run")
     sentences = [f"{count_finished(frame)}."]
@@ -213,23 +213,29 @@ def describe(frame: pd.DataFrame) -> str:
         numbers = f"{most:,}" if least == most else f"{least:,} to {most:,}"
         sentences.append(f"Scores are of {numbers} test examples.")
     begun = runs[runs["finished"] | (runs["step"] > 0)]
-    for name in ("commit", "device"):
-        sentences.append(_describe_origins(begun, name))
+    origins = {
+        "commits": begun["commit"],
+        "devices": begun["device"],
+        "sets of versions": _name_different_versions(begun["versions"]),
+    }
+    for kind, values in origins.items():
+        sentences.append(_describe_origins(values, begun, kind))
     return " ".join(filter(None, sentences))
 
 
-def _describe_origins(runs: pd.DataFrame, name: str) -> str:
-    """Says of which commits or devices runs are; empty if there are none.
+def _describe_origins(origins: pd.Series, runs: pd.DataFrame, kind: str) -> str:
+    """Says of which commits, devices or versions runs are; empty if none is named.
 
     Args:
+      origins: the commit, device or versions of each run.
       runs: a row each.
-      name: "commit" or "device".
+      kind: what origins are, as in "commits".
     """
-    values = runs[name].map(_shorten)
+    values = origins.map(_shorten)
     counts = values.value_counts()
     if counts.empty:
         return ""
-    heading = name.capitalize()
+    heading = kind.removesuffix("s").capitalize()
     if len(counts) == 1:
         return f"{heading}: {counts.index[0]}."
 
@@ -243,9 +249,29 @@ def _describe_origins(runs: pd.DataFrame, name: str) -> str:
     if num_known == 1:
         return f"{heading}: {list_of_all}."
     return (
-        f"The runs are of {num_known} {name}s, which alone may change numbers: "
+        f"The runs are of {num_known} {kind}, which alone may change numbers: "
         f"{list_of_all}."
     )
+
+
+def _name_different_versions(versions: pd.Series) -> pd.Series:
+    """The versions in which runs differ, as in "jax 0.11.2"; empty if they do not.
+
+    Args:
+      versions: library -> version, of each run; empty where they are not known.
+    """
+    known = versions[versions.map(bool)]
+    table = pd.DataFrame(known.tolist(), index=known.index).fillna(NOT_RECORDED)
+    table = table.loc[:, table.nunique() > 1]
+    if table.empty:
+        return pd.Series(dtype=object)
+    names = table.apply(
+        lambda row: ", ".join(
+            f"{library} {version}" for library, version in row.items()
+        ),
+        axis=1,
+    )
+    return names.reindex(versions.index, fill_value=NOT_RECORDED)
 
 
 def _find_shared_settings(runs: pd.DataFrame) -> list[str]:

@@ -30,6 +30,7 @@ NOT_RECORDED = "not recorded"  # a commit or device
 UNKNOWN = {
     "device": None,
     "commit": None,
+    "versions": {},
     "floors": {},
     "score": math.nan,
     "test_examples": math.nan,
@@ -64,6 +65,8 @@ def make_frame(records: Iterable[Record]) -> pd.DataFrame:
         failed: why there will be none; None of any other run.
         device, commit: if the run was resumed elsewhere all of them, as "A, then B";
           NOT_RECORDED where it is not known.
+        versions: library -> version, and the flags of XLA, of the session that ended
+          it; empty where they are not known.
         column: the heading of the metric, as in "listops accuracy, %".
       and the parts of its name, as in `names.Name`.
 

@@ -18,6 +18,23 @@ def test_describe_says_of_which_commits_and_devices_runs_are(three):
     assert "1 × H200 (1: linear)." in text
 
 
+def test_describe_names_the_versions_in_which_runs_differ_and_no_others(three):
+    assert "versions" not in describe(three.read())
+    flag = "--xla_cpu_fast=true"
+    versions = {"jax": "0.10.2", "numpy": "2.4.6", "XLA_FLAGS": "none"}
+    for attention, other in {
+        "linear": {},
+        "identity": {"jax": "0.11.2", "XLA_FLAGS": flag},
+    }.items():
+        result = {"versions": versions | other}
+        three.add(f"{attention},quick", 0.5, result=result)
+    assert (
+        "The runs are of 2 sets of versions, which alone may change numbers: "
+        f"jax 0.10.2, XLA_FLAGS none (1: linear); jax 0.11.2, XLA_FLAGS {flag} "
+        "(1: identity); not recorded (3: nystrom, softmax)."
+    ) in describe(three.read())
+
+
 def test_describe_says_of_which_tasks_are_the_runs_of_a_commit(three):
     for attention in ("linear", "nystrom"):
         other = {"commit": 40 * "a"}
