@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,6 @@ from nystromformer.validation import (
     check_rate,
     check_type,
 )
-
-RANGE_OF_IDS = (-(2**31), 2**31 - 1)  # of int32, as which tokens are compared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,21 +54,19 @@ class EncoderSettings:
     dtype: jax.typing.DTypeLike = jnp.float32  # computation; parameters are float32
 
     def __post_init__(self) -> None:
-        kinds = get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            if field.name != "dtype":
-                check_type(field.name, getattr(self, field.name), kinds[field.name])
         check_choice("remat", self.remat, ("none", "block"))
         check_choice("norm", self.norm, ("pre", "post"))
         check_choice("gelu", self.gelu, ("erf", "tanh"))
         check_choice("positions", self.positions, ("learned", "rotary", "none"))
+        check_type("short_conv", self.short_conv, int)
         check_kernel_size("short_conv", self.short_conv)
         check_range("norm_epsilon", self.norm_epsilon, 0)
         for name in ("num_layers", "num_heads", "model_dim", "mlp_dim"):
+            check_type(name, getattr(self, name), int)
             check_range(name, getattr(self, name), 1)
+        check_type("num_token_types", self.num_token_types, int)
         check_range("num_token_types", self.num_token_types, 0)
-        if self.ignore_id is not None:
-            check_range("ignore_id", self.ignore_id, *RANGE_OF_IDS)
+        _check_id("ignore_id", self.ignore_id)
         check_rate("dropout_rate", self.dropout_rate)
         if self.model_dim % self.num_heads:
             raise ValueError(
@@ -113,6 +109,7 @@ class EncoderConfig(EncoderSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_type("max_length", self.max_length, int)
         check_range("max_length", self.max_length, 1)
         if not jnp.issubdtype(self.dtype, jnp.floating):
             raise ValueError(
@@ -138,12 +135,12 @@ class EncoderConfig(EncoderSettings):
     def _check_inputs(self) -> None:
         if (self.vocab_size is None) == (self.input_dim is None):
             raise ValueError("give vocab_size, for tokens, or input_dim, for features")
-        if self.vocab_size is not None:
-            check_range("vocab_size", self.vocab_size, 1)
-        if self.input_dim is not None:
-            check_range("input_dim", self.input_dim, 1)
-        if self.separator is not None:
-            check_range("separator", self.separator, *RANGE_OF_IDS)
+        for name in ("vocab_size", "input_dim"):
+            size = getattr(self, name)
+            if size is not None:
+                check_type(name, size, int)
+                check_range(name, size, 1)
+        _check_id("separator", self.separator)
         if self.input_dim is not None and self.ignore_id is not None:
             raise ValueError(
                 f"ignore_id={self.ignore_id} is a token's, and inputs are features: "
@@ -154,3 +151,10 @@ class EncoderConfig(EncoderSettings):
                 f"separator={self.separator} is a token's, and inputs are features: "
                 "pass token_types with them"
             )
+
+
+def _check_id(name: str, token_id: int | None) -> None:
+    """Raises ValueError unless an id can be compared with tokens, as an int32."""
+    if token_id is not None:
+        check_type(name, token_id, int)
+        check_range(name, token_id, -(2**31), 2**31 - 1)

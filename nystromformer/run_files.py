@@ -62,7 +62,7 @@ def read_result(workdir: Any) -> dict[str, Any] | None:
 
 
 def write_text(path: Any, text: str) -> None:
-    """Writes a file as a whole or not at all; an OSError names it."""
+    """Writes a file as a whole or not at all; the OSError of a disk names it."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         temporary.write_bytes(text.encode())
@@ -72,7 +72,7 @@ def write_text(path: Any, text: str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         if error.errno is not None:  # A bucket's errors are words alone.
-            error.filename = str(path)
+            error.filename, error.filename2 = str(path), None
         raise
 
 

@@ -1,7 +1,6 @@
 """The process of a command: its flags, signals, errors in one line, and the cache."""
 
 import contextlib
-import gc
 import grp
 import os
 import pwd
@@ -157,30 +156,28 @@ def end_on_signals() -> None:
     """
     for signum in set(SIGNALS) - {signal.SIGINT}:
         signal.signal(signum, _end_before_steps)
+    sys.unraisablehook = _end_by_a_dropped_exit
 
 
-def _end_before_steps(signum: int, frame: FrameType | None) -> None:
-    if _is_in_gc_callback(frame):
-        again = threading.Timer(0.01, os.kill, (os.getpid(), signum))
-        again.daemon = True
-        again.start()
-        return
+def _end_before_steps(signum: int, frame: FrameType | None) -> NoReturn:
     reason = f"{Interrupted(signum)} before the first step; nothing to save"
     print(f"{reason}. Run the same command again.")
     sys.exit(128 + signum)
 
 
-def _is_in_gc_callback(frame: FrameType | None) -> bool:
-    """Whether a frame is that of a callback of the garbage collector, or below one.
+def _end_by_a_dropped_exit(dropped: Any) -> None:
+    """Ends the process by an exit that Python drops, and would run on without.
 
-    JAX has one. Python drops what is raised there, and the process would run on.
+    It drops what is raised in a `__del__` and in callbacks of the garbage collection,
+    of which JAX has one.
     """
-    codes = [getattr(callback, "__code__", None) for callback in gc.callbacks]
-    while frame is not None:
-        if frame.f_code in codes:
-            return True
-        frame = frame.f_back
-    return False
+    error = dropped.exc_value
+    if not isinstance(error, SystemExit) or not isinstance(error.code, int):
+        sys.__unraisablehook__(dropped)
+        return
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os._exit(error.code)
 
 
 class StopFlag:

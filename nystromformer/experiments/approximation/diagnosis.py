@@ -152,13 +152,13 @@ def diagnose(
     longest = max(int(inputs.mask.sum(1).max()) for inputs in layers)
     if longest == 0:
         raise ValueError("mask must have a token, which is True, got none")
-    numbers = _choose_landmark_counts(num_landmarks, longest)
+    landmark_counts = _choose_landmark_counts(num_landmarks, longest)
     check_range("num_draws", num_draws, 1)
 
     with jax.enable_x64(True):
         errors = causes.measure_causes(
             layers,
-            numbers,
+            landmark_counts,
             num_pinv_iters=num_pinv_iters,
             num_draws=num_draws,
         )
@@ -181,25 +181,25 @@ def _choose_landmark_counts(
 ) -> list[int]:
     """The numbers of landmarks to try, in ascending order, all below the longest."""
     if num_landmarks is None:
-        numbers = [count for count in DEFAULT_LANDMARKS if count < longest]
-        if not numbers:
+        counts = [count for count in DEFAULT_LANDMARKS if count < longest]
+        if not counts:
             raise ValueError(
                 f"the longest example has {longest} tokens, too few for "
                 f"{DEFAULT_LANDMARKS[0]} landmarks: give a smaller num_landmarks"
             )
-        return numbers
+        return counts
 
-    numbers = np.unique(num_landmarks).tolist()
-    if not numbers or numbers[0] < 1:
+    counts = np.unique(num_landmarks).tolist()
+    if not counts or counts[0] < 1:
         raise ValueError(
             f"num_landmarks must be one or more numbers ≥ 1, got {num_landmarks}"
         )
-    if numbers[-1] >= longest:
+    if counts[-1] >= longest:
         raise ValueError(
-            f"num_landmarks={numbers[-1]} is exact attention here, where the "
+            f"num_landmarks={counts[-1]} is exact attention here, where the "
             f"longest example has {longest} tokens: give smaller numbers"
         )
-    return numbers
+    return counts
 
 
 def _make_layers(

@@ -24,10 +24,9 @@ from nystromformer.experiments.report.runs import (
 # What the notes below a table say, each where the table has what it is about.
 SCORES_NOTE = "Mean ± standard deviation over seeds; in brackets the number of seeds{}."
 STEPS_NOTE = " and the steps of unfinished runs"
-FLOOR_NOTE = (
-    "Floor: what a fixed rule reaches on the test split, of which runs may measure a "
-    "part."
-)
+FLOOR_NOTE = "Floor: what a fixed rule reaches on the whole test split."
+# Libraries that do not compute a run's numbers.
+NOT_COMPUTING = ["python", "orbax-checkpoint"]
 # By words of the cells that they explain.
 DIFFERENCES_NOTES = {
     "chance": (
@@ -213,29 +212,28 @@ def describe(frame: pd.DataFrame) -> str:
         numbers = f"{most:,}" if least == most else f"{least:,} to {most:,}"
         sentences.append(f"Scores are of {numbers} test examples.")
     begun = runs[runs["finished"] | (runs["step"] > 0)]
-    origins = {
-        "commits": begun["commit"],
-        "devices": begun["device"],
-        "sets of versions": _name_different_versions(begun["versions"]),
-    }
-    for kind, values in origins.items():
-        sentences.append(_describe_origins(values, begun, kind))
+    for name in ("commit", "device"):
+        sentences.append(_describe_origins(begun[name], begun, name, f"{name}s"))
+    versions = _name_different_versions(begun["versions"])
+    sentences.append(_describe_origins(versions, begun, "versions", "sets of versions"))
     return " ".join(filter(None, sentences))
 
 
-def _describe_origins(origins: pd.Series, runs: pd.DataFrame, kind: str) -> str:
+def _describe_origins(
+    origins: pd.Series, runs: pd.DataFrame, name: str, plural: str
+) -> str:
     """Says of which commits, devices or versions runs are; empty if none is named.
 
     Args:
-      origins: the commit, device or versions of each run.
-      runs: a row each.
-      kind: what origins are, as in "commits".
+      origins: the commit, device or versions of each run; empty for no sentence.
+      runs: a row each, by the index of `origins`.
+      name, plural: what an origin is called, as in "commit".
     """
     values = origins.map(_shorten)
     counts = values.value_counts()
     if counts.empty:
         return ""
-    heading = kind.removesuffix("s").capitalize()
+    heading = name.capitalize()
     if len(counts) == 1:
         return f"{heading}: {counts.index[0]}."
 
@@ -249,19 +247,22 @@ def _describe_origins(origins: pd.Series, runs: pd.DataFrame, kind: str) -> str:
     if num_known == 1:
         return f"{heading}: {list_of_all}."
     return (
-        f"The runs are of {num_known} {kind}, which alone may change numbers: "
+        f"The runs are of {num_known} {plural}, which alone may change numbers: "
         f"{list_of_all}."
     )
 
 
 def _name_different_versions(versions: pd.Series) -> pd.Series:
-    """The versions in which runs differ, as in "jax 0.11.2"; empty if they do not.
+    """The versions in which runs differ, as in "jax 0.11.2".
+
+    It is empty if runs do not differ, or those whose versions are known do not.
 
     Args:
       versions: library -> version, of each run; empty where they are not known.
     """
     known = versions[versions.map(bool)]
     table = pd.DataFrame(known.tolist(), index=known.index).fillna(NOT_RECORDED)
+    table = table.drop(columns=NOT_COMPUTING, errors="ignore")
     table = table.loc[:, table.nunique() > 1]
     if table.empty:
         return pd.Series(dtype=object)

@@ -220,8 +220,8 @@ def _tell_equal_runs_apart(frame: pd.DataFrame, names: Sequence[Name]) -> list[N
             runs = ", ".join(equal_runs["run"])
             raise ConfigError(
                 "these runs have equal settings and seed; report on them apart, or "
-                "keep one, and delete the folders of the others and their entries in "
-                f"sweep.json and lines in runs.jsonl: {runs}"
+                "keep one, and delete the others: their folders and entries in "
+                f"sweep.json, or their lines in runs.jsonl: {runs}"
             )
     rows = [named_runs["column"], named_runs["label"]]
     is_ambiguous = is_equal.groupby(rows).transform("any")

@@ -10,7 +10,7 @@ keeps the records of its runs in two files, of which git shows what changes, and
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,13 @@ def _add_records(records: dict[str, Record], new_records: Iterable[Record]) -> N
         name = record["run"]
         if name in records:
             raise ConfigError(
-                f"two runs are named {name}; report on them apart, rename a folder, or "
-                f"delete the line of one in {RUNS_FILE}"
+                f"two runs are named {name}; report on them apart, or rename one: its "
+                f"folder, or its lines in {RUNS_FILE} and {CURVES_FILE}"
             )
         records[name] = record
 
 
-def _parse_lines(file: Path, keys: Iterable[str]) -> list[dict[str, Any]]:
+def _parse_lines(file: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
     """The objects of a file of a report, one a line, each of which has these keys.
 
     A line ends in a newline and in no other character.

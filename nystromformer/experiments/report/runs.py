@@ -25,7 +25,7 @@ FOLDERS = ("train.init_from", "task.tokenizer", "task.source_dir")
 SHARES_OF_EXAMPLES = ("accuracy", "sop_accuracy")
 # What chooses the weights of our objectives, unless a config says; else accuracy.
 SELECTED_METRICS = {"mlm": "loss", "mlm_sop": "mlm_accuracy"}
-NOT_RECORDED = "not recorded"  # a commit or device
+NOT_RECORDED = "not recorded"  # a commit, device or version
 # What a run has whose result.json is not there, or is older than these keys.
 UNKNOWN = {
     "device": None,
@@ -65,8 +65,8 @@ def make_frame(records: Iterable[Record]) -> pd.DataFrame:
         failed: why there will be none; None of any other run.
         device, commit: if the run was resumed elsewhere all of them, as "A, then B";
           NOT_RECORDED where it is not known.
-        versions: library -> version, and the flags of XLA, of the session that ended
-          it; empty where they are not known.
+        versions: library -> version, and the flags of XLA, in the same way; empty
+          where they are not known.
         column: the heading of the metric, as in "listops accuracy, %".
       and the parts of its name, as in `names.Name`.
 
@@ -136,6 +136,11 @@ def _list_rows(record: Record) -> list[dict[str, Any]]:
     if sessions:
         for key in ("device", "commit"):
             run[key] = _of_all_sessions(sessions, key)
+        versions = [session.get("versions", {}) for session in sessions]
+        libraries = dict.fromkeys(name for part in versions for name in part)
+        run["versions"] = {
+            library: _of_all_sessions(versions, library) for library in libraries
+        }
     other_floors = run.pop("other_floors", {})
     if not result:
         return [run]
@@ -167,7 +172,7 @@ def _list_rows(record: Record) -> list[dict[str, Any]]:
 
 def _of_all_sessions(sessions: Sequence[Mapping[str, Any]], key: str) -> Any:
     """The value of a run; where its sessions have several, a text as "A, then B"."""
-    values = [session[key] for session in sessions]
+    values = [session.get(key, NOT_RECORDED) for session in sessions]
     if key == "device":
         # Some records have "1 cores", which is the same device.
         values = [re.sub(r"\b1 cores\b", "1 core", device) for device in values]

@@ -190,7 +190,7 @@ def test_make_frame_refuses_two_runs_that_differ_in_nothing(runs):
     runs.add("nystrom,quick", 0.6, seed=1)
     with pytest.raises(
         ConfigError,
-        match=r"entries in sweep.json and lines in runs.jsonl: runs/00, runs/01$",
+        match=r"or their lines in runs.jsonl: runs/00, runs/01$",
     ):
         runs.read()
 

@@ -162,10 +162,11 @@ def test_make_frame_gives_an_older_run_the_defaults_of_its_task(runs):
     assert set(runs.read()["data"]) == {""}
 
 
-def test_make_frame_has_the_devices_and_commits_of_all_sessions(runs):
+def test_make_frame_has_the_origins_of_all_sessions(runs):
     """The last one may have trained few of the steps whose speed a row has."""
-    last = {"device": "CPU", "commit": "b1"}
-    sessions = [{"device": "H200", "commit": "a0"}, last, last]
+    last = {"device": "CPU", "commit": "b1", "versions": {"jax": "2", "XLA_FLAGS": "x"}}
+    first = {"device": "H200", "commit": "a0", "versions": {"jax": "1"}}
+    sessions = [first, last, last]
     runs.add("nystrom,quick", 0.5, result={**last, "sessions": sessions})
     runs.add("softmax,quick", 0.5, result={**last, "sessions": [last]})
     one_core = [{**last, "device": f"CPU, {x}"} for x in ("1 core", "1 cores")]
@@ -173,6 +174,8 @@ def test_make_frame_has_the_devices_and_commits_of_all_sessions(runs):
     frame = runs.read()
     assert list(frame["device"]) == ["H200, then CPU", "CPU", "CPU, 1 core"]
     assert list(frame["commit"]) == ["a0, then b1", "b1", "b1"]
+    of_both = {"jax": "1, then 2", "XLA_FLAGS": "not recorded, then x"}
+    assert list(frame["versions"]) == [of_both, last["versions"], last["versions"]]
 
 
 def test_make_frame_gives_no_cost_of_a_program_of_several_seeds(runs):
