@@ -66,7 +66,7 @@ class EncoderSettings:
             check_range(name, getattr(self, name), 1)
         check_type("num_token_types", self.num_token_types, int)
         check_range("num_token_types", self.num_token_types, 0)
-        _check_id("ignore_id", self.ignore_id)
+        check_type("ignore_id", self.ignore_id, int | None)
         check_rate("dropout_rate", self.dropout_rate)
         if self.model_dim % self.num_heads:
             raise ValueError(
@@ -140,7 +140,7 @@ class EncoderConfig(EncoderSettings):
             if size is not None:
                 check_type(name, size, int)
                 check_range(name, size, 1)
-        _check_id("separator", self.separator)
+        check_type("separator", self.separator, int | None)
         if self.input_dim is not None and self.ignore_id is not None:
             raise ValueError(
                 f"ignore_id={self.ignore_id} is a token's, and inputs are features: "
@@ -151,10 +151,3 @@ class EncoderConfig(EncoderSettings):
                 f"separator={self.separator} is a token's, and inputs are features: "
                 "pass token_types with them"
             )
-
-
-def _check_id(name: str, token_id: int | None) -> None:
-    """Raises ValueError unless an id can be compared with tokens, as an int32."""
-    if token_id is not None:
-        check_type(name, token_id, int)
-        check_range(name, token_id, -(2**31), 2**31 - 1)

@@ -61,6 +61,15 @@ def read_result(workdir: Any) -> dict[str, Any] | None:
     return result
 
 
+def complete_lines(path: Any) -> list[bytes]:
+    """The lines of a file that end in a newline, but not half a line behind them.
+
+    A run may be writing the file, or was killed as it wrote.
+    """
+    *lines, _ = path.read_bytes().split(b"\n")
+    return lines
+
+
 def write_text(path: Any, text: str) -> None:
     """Writes a file as a whole or not at all; the OSError of a disk names it."""
     temporary = path.with_name(f"{path.name}.tmp")
@@ -72,7 +81,7 @@ def write_text(path: Any, text: str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         if error.errno is not None:  # A bucket's errors are words alone.
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
         raise
 
 

@@ -28,9 +28,8 @@ from nystromformer.run_files import (
 from nystromformer.training.devices import is_host_0
 from nystromformer.validation import is_in_bucket
 
-# A sweep, a shell or SLURM may write these before the run begins; half a config is left
-# of one that was killed.
-FILES_BEFORE_A_RUN = {LOCK_FILE, f"{CONFIG_FILE}.tmp"}
+# A sweep, a shell or SLURM may write these before the run begins.
+FILES_BEFORE_A_RUN = {LOCK_FILE}
 SUFFIXES_BEFORE_A_RUN = {".txt", ".log", ".out", ".err"}
 # Orbax takes the whole path for a pattern, and a backslash for a slash.
 UNREADABLE_LETTERS = set("*?[\\")

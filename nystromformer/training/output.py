@@ -10,7 +10,7 @@ from typing import Any
 from etils import epath
 from tqdm import tqdm
 
-from nystromformer.run_files import METRICS_FILE, parse_json, write_text
+from nystromformer.run_files import METRICS_FILE, complete_lines, parse_json, write_text
 from nystromformer.training.devices import is_host_0
 from nystromformer.validation import is_in_bucket
 
@@ -61,8 +61,7 @@ class MetricsWriter:
         last_steps = {"train": step, "validation": evaluated}
         self.has_written = False
         if self.path.exists():
-            *lines, _ = self.path.read_bytes().split(b"\n")  # no "\n" behind half a row
-            for line in lines:
+            for line in complete_lines(self.path):
                 row = parse_json(line, self.path)
                 if row["step"] <= last_steps.get(row["split"], -1):
                     self.rows.append(row)

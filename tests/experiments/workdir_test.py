@@ -181,7 +181,6 @@ def test_check_workdir_takes_other_workers(tmp_path):
 
 def test_check_workdir_rejects_a_folder_of_something_else(tmp_path):
     (tmp_path / "log.txt").touch()
-    (tmp_path / "config.json.tmp").touch()  # of a run that was killed as it began
     check_workdir(epath.Path(tmp_path), make_config())
     (tmp_path / "metrics.jsonl").touch()
     with pytest.raises(ConfigError, match=r"metrics\.jsonl belongs to no run"):

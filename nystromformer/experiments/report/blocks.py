@@ -25,8 +25,6 @@ from nystromformer.experiments.report.runs import (
 SCORES_NOTE = "Mean ± standard deviation over seeds; in brackets the number of seeds{}."
 STEPS_NOTE = " and the steps of unfinished runs"
 FLOOR_NOTE = "Floor: what a fixed rule reaches on the whole test split."
-# Libraries that do not compute a run's numbers.
-NOT_COMPUTING = ["python", "orbax-checkpoint"]
 # By words of the cells that they explain.
 DIFFERENCES_NOTES = {
     "chance": (
@@ -62,6 +60,8 @@ FIGURE_NOTES = {
     "memory": [COST_FIGURE_NOTE],
 }
 LINE_LENGTH = 100
+# What computes no number of a run, so that its versions are not compared.
+NOT_COMPUTING = ["python", "orbax-checkpoint"]
 
 
 class Request(NamedTuple):

@@ -21,6 +21,7 @@ from nystromformer.run_files import (
     FAILURE_FILE,
     METRICS_FILE,
     PLAN_FILE,
+    complete_lines,
     has_imported_weights,
     parse_json,
     read_json,
@@ -164,8 +165,7 @@ def _read_workdir(workdir: Path, name: str, config: Mapping[str, Any]) -> Record
     metrics_file = workdir / METRICS_FILE
     curve = []
     if metrics_file.exists():
-        # A run that trains may be about to write the last line.
-        *lines, _ = metrics_file.read_bytes().split(b"\n")
+        lines = complete_lines(metrics_file)
         curve = [parse_json(line, metrics_file) for line in lines]
     record = {"run": name, "config": config, "result": result, "curve": curve}
     if result is not None:

@@ -10,6 +10,7 @@ from nystromformer.run_files import (
     CONFIG_FILE,
     FAILURE_FILE,
     METRICS_FILE,
+    complete_lines,
     parse_json,
     read_json,
     read_result,
@@ -160,7 +161,7 @@ def read_step(workdir: Path) -> tuple[int, int]:
     metrics_file = workdir / METRICS_FILE
     if not metrics_file.exists():
         return 0, 1
-    *rows, _ = metrics_file.read_bytes().split(b"\n")  # no "\n" behind half a row
+    rows = complete_lines(metrics_file)
     config = read_json(workdir / CONFIG_FILE)
     step = parse_json(rows[-1], metrics_file)["step"] if rows else 0
     return step, config["train"]["num_steps"]
