@@ -2,13 +2,14 @@
 
 import contextlib
 import resource
+from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def full_disk():
-    """While entered, whoever writes more than 50 kB to a file gets an OSError."""
+def full_disk(num_bytes: int = 50_000) -> Iterator[None]:
+    """While entered, whoever writes more bytes to a file gets an OSError."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
     try:
         yield
     finally:

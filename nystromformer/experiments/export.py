@@ -53,6 +53,17 @@ def export_run(run: TrainedRun, folder: epath.Path, out: Path, layout: str) -> N
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"--out={out} holds files: name a new or empty folder")
     make_card(run, use="")  # What a result lacks shows before anything is written.
+    try:
+        _write(run, folder, out, layout)
+    except BaseException:
+        # Half a model would be taken for one, and its folder refused by the next try.
+        for file in out.glob("*"):
+            file.unlink()
+        raise
+
+
+def _write(run: TrainedRun, folder: epath.Path, out: Path, layout: str) -> None:
+    """Writes the files of `export_run`."""
     tokenizer_file = folder / TOKENIZER_FILE
     if layout == OWN_FORMAT:
         use = _write_own(run, out)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from flax import nnx
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from nystromformer.attention import find_attention
 from nystromformer.by_layer import LayerAttention
@@ -117,7 +117,9 @@ def save_pretrained(
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.array(x, np.float32, order="C") for name, x in tensors.items()}
-    save_file(arrays, folder / WEIGHTS_FILES[0], metadata={"format": "pt"})
+    # `save_file` raises an error of its own on a full disk, this an OSError.
+    content = save(arrays, metadata={"format": "pt"})
+    (folder / WEIGHTS_FILES[0]).write_bytes(content)
     (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
     return architecture
 

@@ -9,11 +9,12 @@ from etils import epath
 from safetensors.numpy import load_file, save_file
 
 from nystromformer.errors import CheckpointError, ConfigError
-from nystromformer.experiments.export import export_run
+from nystromformer.experiments.export import FORMATS, export_run
 from nystromformer.experiments.trained_run import load_run
 from nystromformer.experiments.workdir import check_workdir
 from nystromformer.training.step import leaves_by_name
 from tests.commands import refused
+from tests.full_disk import full_disk
 from tests.small import result_of, untrained
 
 EXPRESSIONS = ["[MAX 3 [MIN 8 5 ] ]", "[SM 1 2 ]"]
@@ -164,3 +165,12 @@ def test_a_model_without_a_twin_in_transformers_is_refused(
         export_run(run, epath.Path(tmp_path), out, "transformers")
     assert "\n" not in str(caught.value)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_a_full_disk_leaves_no_half_of_a_model(layout, tmp_path):
+    run = untrained("softmax,quick,subwords", **TEXTS)
+    out = tmp_path / "out"
+    with full_disk(1_000), pytest.raises(OSError, match="File too large"):
+        export_run(run, epath.Path(tmp_path), out, layout)
+    assert not list(out.iterdir())

@@ -1,10 +1,8 @@
-"""A server of HTTP, archives, files and TFDS folders to read, and a full disk."""
+"""A server of HTTP, archives, files and TFDS folders to read."""
 
 import contextlib
 import functools
 import io
-import resource
-import signal
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -113,17 +111,3 @@ def write_tfds(
     builder.info.initialize_from_bucket = lambda: None
     builder.download_and_prepare(download_config=OFFLINE)
     return Path(builder.data_path)
-
-
-@contextlib.contextmanager
-def full_disk(num_bytes: int) -> Iterator[None]:
-    """Lets no file of this process grow beyond that many bytes."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    _, hard_limit = limits
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard_limit))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)

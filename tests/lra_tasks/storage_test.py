@@ -14,7 +14,8 @@ import tensorflow_datasets as tfds
 
 from lra_tasks.errors import DataError
 from lra_tasks.task import get_task
-from tests.lra_tasks.archive_server import full_disk, write
+from tests.full_disk import full_disk
+from tests.lra_tasks.archive_server import write
 from tests.lra_tasks.small_corpus import corpus
 
 SHORT = {"max_length": 64, "min_tokens": 10, "num_validation": 101, "num_test": 211}
