@@ -148,10 +148,11 @@ def read_runs_of_pretraining():
 def read_runs_of_records(folder, prefix=""):
     """The runs of a folder by the column of the report's tables and by label.
 
-    They are finished, and their names begin with the prefix.
+    They are finished, and their names begin with the prefix, or one of several.
     """
-    frame = make_frame(read_records([RESULTS / folder]))
-    finished = frame[frame["finished"] & frame["run"].str.startswith(prefix)]
+    records = read_records([RESULTS / folder])
+    frame = make_frame(run for run in records if run["run"].startswith(prefix))
+    finished = frame[frame["finished"]]
     return [
         [group for _, group in runs.groupby("label")]
         for _, runs in finished.groupby("column")

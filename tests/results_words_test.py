@@ -89,9 +89,22 @@ def list_numbers_of_exchanges():
     return numbers
 
 
+@functools.cache
+def list_numbers_of_listops_short():
+    """Of each training alone, and of the first and the five later seeds together."""
+    first, later = "quick/", "seeds_3_to_7/"
+    numbers = []
+    for prefix in (first, "without_fusions/", later, (first, later)):
+        numbers += list_numbers(read_runs_of_records("listops_short", prefix))
+    return numbers
+
+
 def list_numbers_of_quick():
-    folders = ("quick_tasks", "listops_short", "equal_footing")
-    return [number for folder in folders for number in list_numbers_of(folder)]
+    return [
+        *list_numbers_of("quick_tasks"),
+        *list_numbers_of_listops_short(),
+        *list_numbers_of("equal_footing"),
+    ]
 
 
 def list_all_numbers():
@@ -119,12 +132,7 @@ TEXTS = [
     ("results/equal_footing/README.md", "", "", list_numbers_of_quick),
     ("results/image/README.md", "", "", list_numbers_of_image),
     ("results/listops/README.md", "", "", list_numbers_of_listops),
-    (
-        "results/listops_short/README.md",
-        "",
-        "",
-        functools.partial(list_numbers_of, "listops_short"),
-    ),
+    ("results/listops_short/README.md", "", "", list_numbers_of_listops_short),
     ("results/pretraining/README.md", "", "", list_numbers_of_pretraining),
     (
         "results/quick_tasks/README.md",
