@@ -71,10 +71,15 @@ def complete_lines(path: Any) -> list[bytes]:
 
 
 def write_text(path: Any, text: str) -> None:
+    """Writes a file as `write_bytes` does, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Any, content: bytes) -> None:
     """Writes a file as a whole or not at all; the OSError of a disk names it."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
-        temporary.write_bytes(text.encode())
+        temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
         # A new folder with this file would be taken for that of something else.

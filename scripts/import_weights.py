@@ -41,6 +41,7 @@ from nystromformer.run_files import (
     CONFIG_FILE,
     WEIGHTS_SHA256,
     has_imported_weights,
+    write_bytes,
     write_json,
 )
 from nystromformer.token_models import EncoderModel
@@ -101,7 +102,7 @@ def main() -> None:
 
     _, weights = split_weights(model)
     save_weights(workdir / BEST_FOLDER, weights)
-    (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
+    write_bytes(workdir / TOKENIZER_FILE, tokenizer.read_bytes())
     sha256 = weights_sha256(jax.device_get(weights))
     config = {**experiment.config.to_mapping(), WEIGHTS_SHA256: sha256}
     write_json(workdir / CONFIG_FILE, config)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def full_disk(num_bytes: int = 50_000) -> Iterator[None]:
-    """While entered, whoever writes more bytes to a file gets an OSError."""
+    """While entered, a write beyond `num_bytes` of a file raises an OSError."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
     try:

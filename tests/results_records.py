@@ -145,13 +145,17 @@ def read_runs_of_pretraining():
     return columns
 
 
-def read_runs_of_records(folder, prefix=""):
+def read_runs_of_records(folder, prefixes=""):
     """The runs of a folder by the column of the report's tables and by label.
 
-    They are finished, and their names begin with the prefix, or one of several.
+    They are finished, and their names begin with the prefix, or with one of a tuple.
     """
-    records = read_records([RESULTS / folder])
-    frame = make_frame(run for run in records if run["run"].startswith(prefix))
+    records = [
+        record
+        for record in read_records([RESULTS / folder])
+        if record["run"].startswith(prefixes)
+    ]
+    frame = make_frame(records)
     finished = frame[frame["finished"]]
     return [
         [group for _, group in runs.groupby("label")]

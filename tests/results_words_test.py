@@ -91,11 +91,11 @@ def list_numbers_of_exchanges():
 
 @functools.cache
 def list_numbers_of_listops_short():
-    """Of each training alone, and of the first and the five later seeds together."""
-    first, later = "quick/", "seeds_3_to_7/"
+    """The numbers of each training, and of seeds 0 to 2 and 3 to 7 together."""
+    eight_seeds = ("quick/", "seeds_3_to_7/")
     numbers = []
-    for prefix in (first, "without_fusions/", later, (first, later)):
-        numbers += list_numbers(read_runs_of_records("listops_short", prefix))
+    for prefixes in (*eight_seeds, "without_fusions/", eight_seeds):
+        numbers += list_numbers(read_runs_of_records("listops_short", prefixes))
     return numbers
 
 

@@ -1,5 +1,6 @@
 """Writing a run to a folder that can be given away: weights, config and model card."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from nystromformer.run_files import (
     RESULT_FILE,
     WEIGHTS_FILE,
     WEIGHTS_SHA256,
+    write_bytes,
     write_json,
+    write_text,
 )
 from nystromformer.training.checkpoint import weights_sha256, write_weights_file
 
@@ -49,6 +52,7 @@ def export_run(run: TrainedRun, folder: epath.Path, out: Path, layout: str) -> N
 
     Raises:
       ConfigError: if the folder is not empty, or transformers has no such model.
+      OSError: if the disk is full; the folder is then empty.
     """
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"--out={out} holds files: name a new or empty folder")
@@ -57,23 +61,24 @@ def export_run(run: TrainedRun, folder: epath.Path, out: Path, layout: str) -> N
         _write(run, folder, out, layout)
     except BaseException:
         # Half a model would be taken for one, and its folder refused by the next try.
-        for file in out.glob("*"):
-            file.unlink()
+        with contextlib.suppress(OSError):
+            for file in out.glob("*"):
+                file.unlink()
         raise
 
 
 def _write(run: TrainedRun, folder: epath.Path, out: Path, layout: str) -> None:
-    """Writes the files of `export_run`."""
+    """Writes weights, config, tokenizer and card; on an error some of them."""
     tokenizer_file = folder / TOKENIZER_FILE
     if layout == OWN_FORMAT:
         use = _write_own(run, out)
         if tokenizer_file.exists():
-            (out / TOKENIZER_FILE).write_bytes(tokenizer_file.read_bytes())
+            write_bytes(out / TOKENIZER_FILE, tokenizer_file.read_bytes())
     else:
         use = _write_transformers(run, out)
         if tokenizer_file.exists():
             _write_tokenizer(tokenizer_file, out, run.task.max_length)
-    (out / CARD_FILE).write_text(make_card(run, use), "utf-8")
+    write_text(out / CARD_FILE, make_card(run, use))
 
 
 def _is_classifier(run: TrainedRun) -> bool:
@@ -121,7 +126,7 @@ def _write_tokenizer(file: epath.Path, out: Path, max_length: int) -> None:
             pair=f"{cls} $A {sep} $B:1 {sep}:1",
             special_tokens=[(cls, vocabulary.cls), (sep, vocabulary.sep)],
         )
-    (out / TOKENIZER_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
+    write_text(out / TOKENIZER_FILE, tokenizer.to_str())
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,

@@ -19,7 +19,13 @@ from nystromformer.experiments.config_file import format_config
 from nystromformer.experiments.experiment import Experiment
 from nystromformer.experiments.workdir import check_workdir, lock_workdir
 from nystromformer.metrics import format_metric, split_of_metric
-from nystromformer.run_files import CONFIG_FILE, RESULT_FILE, read_result, write_json
+from nystromformer.run_files import (
+    CONFIG_FILE,
+    RESULT_FILE,
+    read_result,
+    write_bytes,
+    write_json,
+)
 from nystromformer.training.checkpoint import delete_steps, saved_steps, weights_sha256
 from nystromformer.training.devices import (
     DATA,
@@ -179,7 +185,7 @@ def write_config(experiment: Experiment, workdir: epath.Path) -> None:
     write_json(workdir / CONFIG_FILE, config.to_mapping())
     tokenizer = experiment.task.vocabulary_file(config.task.data_dir)
     if tokenizer:
-        (workdir / TOKENIZER_FILE).write_bytes(tokenizer.read_bytes())
+        write_bytes(workdir / TOKENIZER_FILE, tokenizer.read_bytes())
 
 
 def write_result(

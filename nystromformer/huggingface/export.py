@@ -4,7 +4,6 @@ An encoder has a twin there if it is BERT, with exact attention, or Nyströmform
 Nyström attention; a model also if its head is theirs.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from nystromformer.errors import PretrainedError
 from nystromformer.huggingface.files import WEIGHTS_FILES
 from nystromformer.huggingface.layout import LAYOUTS, POSITIONS, WORDS, Layout, Tensors
 from nystromformer.huggingface.load import variables_by_name
-from nystromformer.run_files import CONFIG_FILE
+from nystromformer.run_files import CONFIG_FILE, write_bytes, write_json
 from nystromformer.token_models import (
     EncoderModel,
     MaskedLanguageModel,
@@ -117,10 +116,9 @@ def save_pretrained(
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.array(x, np.float32, order="C") for name, x in tensors.items()}
-    # `save_file` raises an error of its own on a full disk, this an OSError.
-    content = save(arrays, metadata={"format": "pt"})
-    (folder / WEIGHTS_FILES[0]).write_bytes(content)
-    (folder / CONFIG_FILE).write_text(json.dumps(settings, indent=2) + "\n")
+    # On a full disk `save_file` would raise an error that is no OSError.
+    write_bytes(folder / WEIGHTS_FILES[0], save(arrays, metadata={"format": "pt"}))
+    write_json(folder / CONFIG_FILE, settings)
     return architecture
 
 

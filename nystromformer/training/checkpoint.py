@@ -23,7 +23,7 @@ import safetensors.numpy
 from etils import epath
 
 from nystromformer.errors import CheckpointError
-from nystromformer.run_files import CHECKPOINTS_FOLDER
+from nystromformer.run_files import CHECKPOINTS_FOLDER, write_bytes
 from nystromformer.training.devices import (
     check_same_on_all_hosts,
     is_host_0,
@@ -262,7 +262,7 @@ def write_weights_file(path: epath.PathLike, weights: Any) -> None:
         name: np.array(_to_numbers(leaf), order="C")
         for name, leaf in leaves_by_name(weights).items()
     }
-    epath.Path(path).write_bytes(safetensors.numpy.save(arrays))
+    write_bytes(epath.Path(path), safetensors.numpy.save(arrays))
 
 
 def read_weights_file(path: epath.PathLike, like: Tree) -> Tree:

@@ -5,9 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
+import tokenizers
 from etils import epath
 from safetensors.numpy import load_file, save_file
 
+from lra_tasks.subwords import SPECIAL
 from nystromformer.errors import CheckpointError, ConfigError
 from nystromformer.experiments.export import FORMATS, export_run
 from nystromformer.experiments.trained_run import load_run
@@ -168,9 +170,18 @@ def test_a_model_without_a_twin_in_transformers_is_refused(
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_a_full_disk_leaves_no_half_of_a_model(layout, tmp_path):
+@pytest.mark.parametrize(
+    ("num_bytes", "file"), [(1_000, "model.safetensors"), (100_000, "tokenizer.json")]
+)
+def test_a_full_disk_leaves_no_half_of_a_model(layout, num_bytes, file, tmp_path):
+    """The tokenizer is written after the weights and has more bytes."""
     run = untrained("softmax,quick,subwords", **TEXTS)
+    words = [*SPECIAL, *(f"word{i}" for i in range(10_000))]
+    ids = {word: i for i, word in enumerate(words)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "[UNK]"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
     out = tmp_path / "out"
-    with full_disk(1_000), pytest.raises(OSError, match="File too large"):
+    message = f"File too large: '{out / file}'"
+    with full_disk(num_bytes), pytest.raises(OSError, match=message):
         export_run(run, epath.Path(tmp_path), out, layout)
     assert not list(out.iterdir())
