@@ -92,9 +92,14 @@ def list_numbers_of_exchanges():
 @functools.cache
 def list_numbers_of_listops_short():
     """The numbers of each training, and of seeds 0 to 2 and 3 to 7 together."""
-    eight_seeds = ("quick/", "seeds_3_to_7/")
+    trainings = [
+        ("quick/",),
+        ("seeds_3_to_7/",),
+        ("without_fusions/",),
+        ("quick/", "seeds_3_to_7/"),
+    ]
     numbers = []
-    for prefixes in (*eight_seeds, "without_fusions/", eight_seeds):
+    for prefixes in trainings:
         numbers += list_numbers(read_runs_of_records("listops_short", prefixes))
     return numbers
 
